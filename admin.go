@@ -1,0 +1,505 @@
+package ddbseq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+)
+
+// A Description is a sequence as the table has it.
+type Description struct {
+	Name       string
+	Definition Definition
+	// LastID is the last value leased; issued or not, no process will lease it
+	// or one before it again. It means nothing unless Called.
+	LastID int64
+	// Called is false while nothing has been leased since the sequence was made
+	// or restarted: the next value is then Next.
+	Called bool
+	// Next is the first value of the next block, unless Exhausted.
+	Next      int64
+	Exhausted bool
+	Epoch     int64 // how often it was restarted
+	Paused    bool
+}
+
+func (a *Allocator) describe(it *item) Description {
+	d := it.definition()
+	out := Description{Name: it.key[min(len(a.opts.KeyPrefix), len(it.key)):], Definition: d, Epoch: it.epoch, Paused: it.paused}
+	switch {
+	case it.lastID == nil:
+		out.Next = it.first()
+	default:
+		out.LastID, out.Called = *it.lastID, true
+		switch {
+		case d.room(*it.lastID) > 0:
+			out.Next = *it.lastID + d.Increment
+		case d.Cycle:
+			out.Next = d.first()
+		default:
+			out.Exhausted = true
+		}
+	}
+	return out
+}
+
+// Create makes a sequence, as CREATE SEQUENCE does. If it exists with the same
+// definition that is fine, with another one it is ErrDefinitionMismatch.
+func (a *Allocator) Create(ctx context.Context, name string, cs ...Clause) error {
+	c := gather(cs)
+	if err := errors.Join(a.checkName(name), c.checkCreate(name)); err != nil {
+		return err
+	}
+	def := c.explicit()
+	key := a.opts.KeyPrefix + name
+	ch := &change{key: key, token: randomID(), base: &item{key: key, def: def}, create: true, def: &def, ver: randomID(), born: randomID()}
+	_, err := a.administer(ctx, name, func(it *item) (*change, error) {
+		if it == nil {
+			return ch, nil
+		}
+		if have, want := it.definition(), c.definition(); have != want {
+			return nil, fmt.Errorf("%w: sequence %q in table %q exists with %v, not with %v; change it with Alter",
+				ErrDefinitionMismatch, name, a.store.table(), have, want)
+		}
+		return nil, nil
+	})
+	a.nudge(name)
+	return err
+}
+
+// Alter changes a sequence, as ALTER SEQUENCE does. Clauses that are not named
+// keep their value. It is refused, and nothing changes, if START or the last
+// value leased would lie outside of the new bounds; RESTART in the same call
+// replaces the last value first. A change of direction, and a RESTART that goes
+// back, needs [AllowReuse].
+//
+// This process drops what it holds; it is abandoned. Other processes hand out
+// what they hold and obey with their next lease, or at once after Refresh.
+func (a *Allocator) Alter(ctx context.Context, name string, cs ...Clause) error {
+	c := gather(cs)
+	if err := a.checkName(name); err != nil {
+		return err
+	}
+	if !c.defines() && !c.restarts() {
+		return nil
+	}
+	token, ver, born := randomID(), randomID(), randomID()
+	it, err := a.administer(ctx, name, func(it *item) (*change, error) {
+		if it == nil {
+			return nil, a.notFound(name)
+		}
+		return a.alteration(name, it, c, token, ver, born)
+	})
+	a.changed(name, it, err)
+	return err
+}
+
+func (a *Allocator) alteration(name string, it *item, c clauses, token, ver, born string) (*change, error) {
+	old := it.definition()
+	d := c.over(old)
+	if err := d.check(name, c); err != nil {
+		return nil, err
+	}
+	position := it.first()
+	if it.lastID != nil {
+		position = *it.lastID
+	}
+	if c.restart != nil {
+		position = *c.restart
+	} else if c.restartStart {
+		position = d.Start
+	}
+	if err := d.checkPosition(name, position); err != nil {
+		return nil, err
+	}
+	ch := &change{key: it.key, token: token, base: it, fence: !c.restarts(), born: born}
+	if c.defines() {
+		if d == old && !c.restarts() {
+			return nil, nil
+		}
+		def := d.all()
+		ch.def, ch.ver = &def, ver
+	}
+	turns := d.ascending() != old.ascending()
+	if turns && !c.allowReuse && !it.untouched() {
+		return nil, a.reuse(name, "turning round goes back through the IDs")
+	}
+	if c.restarts() {
+		ch.clear, ch.epoch = &position, it.epoch+1
+		return ch, a.guardReuse(ch, name, position, !c.allowReuse)
+	}
+	// No lease may have gone past the new bounds when this is applied.
+	ch.present, ch.absent = it.lastID != nil, it.lastID == nil
+	ch.lo, ch.hi = bigOf(d.Min), bigOf(d.Max)
+	if it.lastID == nil {
+		ch.pin = &position // START moves only where a bare RESTART goes
+	}
+	ch.follow = turns && it.lastID != nil // at must not look as if it were ahead
+	return ch, nil
+}
+
+// checkPosition is the part of ALTER SEQUENCE's checks that comes after those
+// of the definition.
+func (d Definition) checkPosition(name string, v int64) error {
+	switch {
+	case v < d.Min:
+		return &DefinitionError{Sequence: name, Rule: "restart_below_min", Detail: fmt.Sprintf("RESTART value (%d) cannot be less than MINVALUE (%d)", v, d.Min)}
+	case v > d.Max:
+		return &DefinitionError{Sequence: name, Rule: "restart_above_max", Detail: fmt.Sprintf("RESTART value (%d) cannot be greater than MAXVALUE (%d)", v, d.Max)}
+	}
+	return nil
+}
+
+// untouched reports whether nothing has been leased and kept.
+func (it *item) untouched() bool { return it.lastID == nil && it.at == nil && it.epoch == 0 }
+
+// reached returns the furthest value that is known to have been leased, nil if
+// none is: lastID, or at if lastID was lowered by hand.
+func (it *item) reached() *int64 {
+	if it.behindAt() {
+		return it.at
+	}
+	return it.lastID
+}
+
+// guardReuse lets ch, which makes next the next value, through only while
+// everything leased lies before it, if guarded. The condition holds that against
+// leases between our reading and our writing.
+func (a *Allocator) guardReuse(ch *change, name string, next int64, guarded bool) error {
+	it, d := ch.base, ch.base.definition()
+	ch.present, ch.absent = true, true
+	if !guarded {
+		return nil
+	}
+	if it.untouched() {
+		ch.present = false
+		return nil
+	}
+	if reached := it.reached(); reached == nil {
+		if d.after(it.first(), next) {
+			return a.reuse(name, fmt.Sprintf("%d comes before %d, where the last Restart went", next, it.first()))
+		}
+	} else if !d.after(next, *reached) {
+		return a.reuse(name, fmt.Sprintf("%d does not come after %d, the last value leased", next, *reached))
+	}
+	if one := bigOf(1); d.ascending() {
+		ch.hi = bigOf(next)
+		ch.hi.Sub(ch.hi, one)
+	} else {
+		ch.lo = bigOf(next)
+		ch.lo.Add(ch.lo, one)
+	}
+	return nil
+}
+
+// Restart makes v the next value, as setval(v, false) and RESTART WITH do. v
+// need not be on the stride but must lie within the bounds, otherwise it is
+// ErrOutOfBounds. Going back, into values that were leased before, needs
+// [AllowReuse].
+//
+// This process drops what it holds. Other processes hand out what they hold, and
+// obey with their next lease.
+func (a *Allocator) Restart(ctx context.Context, name string, v int64, cs ...Clause) error {
+	return a.restart(ctx, name, v, false, cs)
+}
+
+// RestartAfter makes v the last value, as setval(v, true) does: the next one is
+// v + Increment. In everything else it is [Allocator.Restart].
+func (a *Allocator) RestartAfter(ctx context.Context, name string, v int64, cs ...Clause) error {
+	return a.restart(ctx, name, v, true, cs)
+}
+
+func (a *Allocator) restart(ctx context.Context, name string, v int64, called bool, cs []Clause) error {
+	c := gather(cs)
+	if err := a.checkName(name); err != nil {
+		return err
+	}
+	if c.defines() || c.restarts() {
+		return &DefinitionError{Sequence: name, Rule: "misplaced_clause", Detail: "Restart takes no clause but AllowReuse"}
+	}
+	token, born := randomID(), randomID()
+	it, err := a.administer(ctx, name, func(it *item) (*change, error) {
+		if it == nil {
+			return nil, a.notFound(name)
+		}
+		d := it.definition()
+		if !d.contains(v) {
+			return nil, a.outOfBounds(name, v, d)
+		}
+		ch := &change{key: it.key, token: token, base: it, born: born, epoch: it.epoch + 1}
+		if !called {
+			ch.clear = &v
+			return ch, a.guardReuse(ch, name, v, !c.allowReuse)
+		}
+		ch.set = &v
+		if d.room(v) == 0 {
+			// Nothing follows, or a wrap does: only what was leased beyond v is
+			// in question, and v itself may have been.
+			if it.lastID != nil && *it.lastID == v && !it.behindAt() {
+				ch.present, ch.absent = true, true
+				ch.lo, ch.hi = bigOf(v), bigOf(v)
+				return ch, nil
+			}
+			return ch, a.guardReuse(ch, name, v, !c.allowReuse)
+		}
+		return ch, a.guardReuse(ch, name, v+d.Increment, !c.allowReuse)
+	})
+	a.changed(name, it, err)
+	return err
+}
+
+// Advance makes sure that no ID up to atLeast (down to it, for a descending
+// sequence) will be leased from now on, and returns the value that all later IDs
+// lie beyond. It only moves forward: if the sequence is there already it writes
+// nothing. It is what to do after a restore or an import, with the highest ID in
+// your data. IDs that processes hold in memory are still handed out.
+//
+// A counter that was moved back by hand must be advanced at least to where it
+// had been, otherwise the answer is ErrCounterMovedBack.
+func (a *Allocator) Advance(ctx context.Context, name string, atLeast int64) (int64, error) {
+	if err := a.checkName(name); err != nil {
+		return 0, err
+	}
+	token, born := randomID(), randomID()
+	current := atLeast
+	_, err := a.administer(ctx, name, func(it *item) (*change, error) {
+		if it == nil {
+			return nil, a.notFound(name)
+		}
+		d := it.definition()
+		if it.behindAt() && d.after(*it.at, atLeast) {
+			return nil, &MovedBackError{Sequence: name, Table: a.store.table(), Reason: "its counter was lowered", Stored: it.lastID, Known: *it.at}
+		}
+		switch {
+		case it.lastID != nil && !d.after(atLeast, *it.lastID):
+			current = *it.lastID
+			return nil, nil
+		case it.lastID == nil && d.after(it.first(), atLeast):
+			return nil, nil
+		case !d.contains(atLeast):
+			return nil, a.outOfBounds(name, atLeast, d)
+		}
+		current = atLeast
+		ch := &change{key: it.key, token: token, base: it, born: born, set: &atLeast, atLimit: &atLeast,
+			present: true, absent: it.lastID == nil}
+		if d.ascending() {
+			ch.hi = bigOf(atLeast)
+		} else {
+			ch.lo = bigOf(atLeast)
+		}
+		return ch, nil
+	})
+	a.nudge(name)
+	return current, err
+}
+
+// Describe reads a sequence, with strong consistency. It never leases.
+func (a *Allocator) Describe(ctx context.Context, name string) (Description, error) {
+	if err := a.checkName(name); err != nil {
+		return Description{}, err
+	}
+	it, err := a.administer(ctx, name, func(it *item) (*change, error) {
+		if it == nil {
+			return nil, a.notFound(name)
+		}
+		return nil, nil
+	})
+	if err != nil {
+		return Description{}, err
+	}
+	return a.describe(it), nil
+}
+
+// List yields the sequences of the table whose key begins with the Allocator's
+// prefix, page by page, in no order and not as of one moment. An item that
+// cannot be read is yielded as an error, and so is a failed call, which ends the
+// list.
+func (a *Allocator) List(ctx context.Context) iter.Seq2[Description, error] {
+	return func(yield func(Description, error) bool) {
+		if err := a.open(); err != nil {
+			yield(Description{}, err)
+			return
+		}
+		prefix := a.opts.KeyPrefix
+		for it, err := range a.store.list(ctx, prefix) {
+			var d Description
+			if err == nil {
+				d = a.describe(it)
+			}
+			if !yield(d, err) {
+				return
+			}
+		}
+	}
+}
+
+// Refresh drops what this process holds of the named sequences, or of all it has
+// used if none is named, so that the next ID comes from a new lease under the
+// definition and at the position of that moment. What is dropped is given back
+// to the table as by Close. It reads each item and returns what is wrong with
+// it, joined.
+func (a *Allocator) Refresh(ctx context.Context, names ...string) error {
+	if len(names) == 0 {
+		for _, s := range a.sequences() {
+			names = append(names, s.name)
+		}
+	}
+	var tails []*tail
+	var errs []error
+	for _, name := range names {
+		if err := a.checkName(name); err != nil {
+			return err
+		}
+		if s := a.known(name); s != nil {
+			tails = append(tails, s.refresh(nil))
+		}
+	}
+	errs = append(errs, a.giveBack(ctx, tails))
+	for _, name := range names {
+		_, err := a.Describe(ctx, name)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// known returns the sequence of that name if this process has used it.
+func (a *Allocator) known(name string) *Sequence {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s, ok := (*a.names.Load())[name]; ok {
+		return s
+	}
+	return a.fresh[name]
+}
+
+// nudge makes this process forget the errors it keeps of a sequence.
+func (a *Allocator) nudge(name string) {
+	if s := a.known(name); s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.held = 0
+	}
+}
+
+// changed makes this process drop what it holds of a sequence that it has
+// restarted or altered, it being the item after that, or may have.
+func (a *Allocator) changed(name string, it *item, err error) {
+	if err != nil && !errors.Is(err, ErrOutcomeUnknown) {
+		return
+	}
+	if s := a.known(name); s != nil {
+		s.refresh(it)
+	}
+}
+
+func (a *Allocator) notFound(name string) error {
+	return fmt.Errorf("%w: %q in table %q: make it with Create", ErrNotFound, name, a.store.table())
+}
+
+func (a *Allocator) outOfBounds(name string, v int64, d Definition) error {
+	return fmt.Errorf("%w: %d of sequence %q in table %q (%d..%d)", ErrOutOfBounds, v, name, a.store.table(), d.Min, d.Max)
+}
+
+func (a *Allocator) reuse(name, why string) error {
+	return fmt.Errorf("%w: sequence %q in table %q: %s; AllowReuse lets IDs repeat", ErrReuse, name, a.store.table(), why)
+}
+
+// administer is carry for a caller of this package: on its ctx, until Close.
+func (a *Allocator) administer(ctx context.Context, name string, plan func(*item) (*change, error)) (*item, error) {
+	if err := a.open(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(a.ctx, cancel)()
+	it, err := a.carry(ctx, name, nil, plan)
+	if err != nil && a.open() != nil {
+		return nil, errors.Join(ErrClosed, err)
+	}
+	return it, err
+}
+
+// carry carries out what plan makes of the item, nil if there is none: one
+// conditional write, planned anew when the item has changed in between, and made
+// again with the same token when its fate is unknown, until ctx ends. It returns
+// the item as it is then. The item is read first if known is nil. Plan returns
+// no change when there is nothing to do.
+func (a *Allocator) carry(ctx context.Context, name string, known *item, plan func(*item) (*change, error)) (*item, error) {
+	key := a.opts.KeyPrefix + name
+	it, read := known, known != nil
+	var ch *change
+	open := false // an attempt of ch may have been applied
+	for tries := 0; ; {
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, a.opts.AttemptTimeout)
+			defer cancel()
+			var err error
+			if !read {
+				if it, err = a.store.get(ctx, key); err != nil {
+					return err
+				}
+				read = true
+			}
+			if ch == nil {
+				if ch, err = plan(it); err != nil || ch == nil {
+					return err
+				}
+				if v := ch.judge(it); v == verdictBehind {
+					ch = nil
+					return &MovedBackError{Sequence: name, Table: a.store.table(), Reason: "its counter was lowered", Stored: it.lastID, Known: *it.at}
+				}
+			}
+			now, err := a.store.apply(ctx, ch)
+			if err == nil {
+				it, ch = now, nil
+			}
+			return err
+		}()
+		if err == nil {
+			return it, nil
+		}
+		if ce, ok := errors.AsType[*conditionError](err); ok {
+			if ce.old != nil && ch.own(ce.old) {
+				return ce.old, nil
+			}
+			if open && ch.epoch > 0 && (ce.old == nil || ce.old.epoch != ch.base.epoch) {
+				return nil, fmt.Errorf("%w: sequence %q in table %q: the reply to a Restart was lost and the sequence was restarted since; look with Describe",
+					ErrOutcomeUnknown, name, a.store.table())
+			}
+			it, read, ch, open = ce.old, true, nil, false
+			tries++
+			if tries < maxRounds {
+				continue
+			}
+		} else if permanent(err) {
+			return nil, err
+		}
+		le, ok := asLeaseError(err)
+		open = open || ok && le.MaybeApplied
+		d := time.Duration(a.opts.rand() * float64(min(backoffCap, backoffBase<<min(tries, 16))))
+		if ok {
+			d = max(d, min(le.retryAfter, d+5*time.Second))
+		}
+		tries++
+		if !sleep(ctx, d) {
+			if open {
+				err = errors.Join(ErrOutcomeUnknown, err)
+			}
+			return nil, &waitError{sequence: name, table: a.store.table(), ctx: contextErr(ctx), last: err}
+		}
+	}
+}
+
+// sleep waits for d, and reports false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

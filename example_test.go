@@ -1,0 +1,116 @@
+package ddbseq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/ddbseq/ddbseq"
+)
+
+func Example() {
+	ctx := context.Background()
+	seqs, err := ddbseq.New(ddbseq.Memory()) // a test's store; see Open and DynamoDB
+	if err != nil {
+		panic(err)
+	}
+	defer seqs.Close(ctx)
+
+	for range 3 {
+		id, err := seqs.Next(ctx, "orders")
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(id)
+	}
+	// Output:
+	// 1
+	// 2
+	// 3
+}
+
+func ExampleDynamoDB_adopt() {
+	client := dynamodb.New(dynamodb.Options{Region: "eu-central-1"})
+	store := ddbseq.DynamoDB(client, "counters", func(o *ddbseq.TableOptions) {
+		o.KeyAttribute, o.CounterAttribute = "name", "value"
+	})
+	seqs, err := ddbseq.New(store)
+	fmt.Println(seqs != nil, err)
+	// Output: true <nil>
+}
+
+func ExampleAllocator_Sequence() {
+	ctx := context.Background()
+	seqs, err := ddbseq.New(ddbseq.Memory())
+	if err != nil {
+		panic(err)
+	}
+	defer seqs.Close(ctx)
+
+	tickets, err := seqs.Sequence("tickets", ddbseq.StartWith(1000), ddbseq.IncrementBy(5), ddbseq.MaxValue(1010))
+	if err != nil {
+		panic(err)
+	}
+	for {
+		id, err := tickets.Next(ctx)
+		if errors.Is(err, ddbseq.ErrExhausted) {
+			fmt.Println("sold out")
+			return
+		}
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(id)
+	}
+	// Output:
+	// 1000
+	// 1005
+	// 1010
+	// sold out
+}
+
+func ExampleSequence_Reserve() {
+	ctx := context.Background()
+	seqs, err := ddbseq.New(ddbseq.Memory())
+	if err != nil {
+		panic(err)
+	}
+	defer seqs.Close(ctx)
+	orders, err := seqs.Sequence("orders")
+	if err != nil {
+		panic(err)
+	}
+
+	block, err := orders.Reserve(ctx, 1000)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(block.First, block.Last())
+	// Output: 1 1000
+}
+
+func ExampleAllocator_Advance() {
+	ctx := context.Background()
+	seqs, err := ddbseq.New(ddbseq.Memory())
+	if err != nil {
+		panic(err)
+	}
+	defer seqs.Close(ctx)
+	if err := seqs.Create(ctx, "orders"); err != nil {
+		panic(err)
+	}
+
+	// After a restore or an import: nothing up to the highest ID of the data.
+	last, err := seqs.Advance(ctx, "orders", 250)
+	if err != nil {
+		panic(err)
+	}
+	id, err := seqs.Next(ctx, "orders")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(last, id)
+	// Output: 250 251
+}

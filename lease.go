@@ -1,0 +1,429 @@
+package ddbseq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+)
+
+// maxRounds bounds how often one attempt starts anew because somebody else
+// changed the item in between. Each round costs a write, so it goes back to the
+// queue, and to a delay, after that.
+const maxRounds = 8
+
+// facts are what a process knows of a sequence for as long as it runs, to tell
+// a counter that moved on from one that moved back.
+type facts struct {
+	known bool // anything of the below
+	def   Definition
+	born  string
+	epoch int64
+	// seen is the furthest lastID that was seen under born and epoch; nil for a
+	// CYCLE sequence, of which any value may come again.
+	seen *int64
+	// high is the last ID of the newest block: an ID issued or still held. The
+	// next block must lie beyond it. Give-backs of others never lower lastID
+	// below it, because they need it to be the end of their own block.
+	high *int64
+}
+
+// lease is the state of a lease over all its attempts.
+type lease struct {
+	gen      int64
+	code     clauses       // what the code says, when this attempt began
+	began    time.Duration // when its first attempt was made; 0 = not yet
+	item     *item         // as last seen; nil = not known, or there is none
+	missing  bool          // there is none
+	fresh    bool          // seen since the last write of ours
+	blind    bool          // it cannot be read: a refused write teaches it
+	open     *change       // an attempt that may have been applied
+	timeouts int           // attempts in a row
+}
+
+func (l *lease) learn(it *item) {
+	l.item, l.missing, l.fresh, l.blind = it, it == nil, true, false
+}
+
+func (l *lease) forget() { l.item, l.missing, l.fresh, l.blind = nil, false, false, false }
+
+// follows reports whether the newest lease came after changed.
+func (l *lease) follows(changed *item) bool {
+	it := l.item
+	return changed != nil && it != nil && !l.fresh && it.born == changed.born && it.epoch == changed.epoch && it.ver == changed.ver
+}
+
+// leased is a block, and what an attempt found out.
+type leased struct {
+	first, step, n int64
+	before         *int64 // the last ID leased before, if it has to precede first
+	recovered      bool
+	attempts       int64
+	facts          facts
+}
+
+// attempt tries once to lease a block of up to n IDs: one UpdateItem, and a
+// GetItem before it where the item is not known. It starts anew at once when
+// the answer is that somebody changed the item, and waits for nothing.
+//
+// An attempt whose fate is unknown stays open: the next one sends the same
+// token and count again, until an answer settles it. Either it is applied now,
+// or the item says that it was before, with the block in at and n.
+//
+// whole is the largest number of IDs that somebody wants in one piece.
+func (s *core) attempt(ctx context.Context, f facts, n, whole int64) (got leased, err error) {
+	got.facts = f
+	l := &s.lease
+	hurried := false
+	for range maxRounds {
+		if l.open == nil && l.item == nil && !l.missing && !l.blind {
+			it, err := s.get(ctx, &got)
+			switch {
+			case errors.Is(err, ErrAccessDenied), errors.Is(err, ErrUnsupported):
+				l.blind = true
+			case err != nil && worthHurry(err) && !hurried:
+				hurried = true
+				continue
+			case err != nil:
+				return got, err
+			default:
+				l.learn(it)
+			}
+		}
+		ch := l.open
+		if ch == nil {
+			ch, err = s.draft(l, &got.facts, n)
+			if err == nil && !l.blind && uint64(whole) > ch.base.definition().size() {
+				err = errOversized
+			}
+			if err != nil && !l.fresh {
+				l.forget() // it may have changed since
+				continue
+			}
+			if err != nil {
+				l.forget()
+				return got, err
+			}
+		}
+		it, err := s.apply(ctx, &got, ch)
+		l.fresh = false
+		if ce, ok := errors.AsType[*conditionError](err); ok {
+			// A definite answer. If an earlier attempt of ch is not what the item
+			// shows, it was not applied or is a gap by now.
+			l.open = nil
+			own := ce.old != nil && ch.own(ce.old)
+			l.learn(ce.old)
+			if own {
+				got.recovered = true
+				return got, s.accept(l, &got, ch)
+			}
+			continue
+		}
+		if err != nil {
+			if le, ok := asLeaseError(err); ok && le.MaybeApplied {
+				l.open = ch
+			}
+			if worthHurry(err) && !hurried && ctx.Err() == nil {
+				hurried = true
+				continue
+			}
+			return got, err
+		}
+		l.open = nil
+		l.learn(it)
+		return got, s.accept(l, &got, ch)
+	}
+	return got, &LeaseError{Sequence: s.name, Table: s.a.store.table(), Op: "UpdateItem",
+		Err: fmt.Errorf("the item changed %d times in a row before it could be leased from", maxRounds)}
+}
+
+func (s *core) get(ctx context.Context, got *leased) (*item, error) {
+	ctx, cancel := s.attemptContext(ctx)
+	defer cancel()
+	it, err := s.a.store.get(ctx, s.key)
+	s.attempted(ctx, got, err)
+	return it, err
+}
+
+func (s *core) apply(ctx context.Context, got *leased, ch *change) (*item, error) {
+	ctx, cancel := s.attemptContext(ctx)
+	defer cancel()
+	it, err := s.a.store.apply(ctx, ch)
+	s.attempted(ctx, got, err)
+	return it, err
+}
+
+// attemptContext bounds an attempt. After time-outs it allows more: a store
+// that is slower than the bound would otherwise never be heard.
+func (s *core) attemptContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.a.opts.AttemptTimeout<<min(s.lease.timeouts, 3))
+}
+
+func (s *core) attempted(ctx context.Context, got *leased, err error) {
+	got.attempts++
+	if err != nil && ctx.Err() != nil {
+		s.lease.timeouts++
+	} else {
+		s.lease.timeouts = 0
+	}
+}
+
+func worthHurry(err error) bool {
+	le, ok := asLeaseError(err)
+	return ok && le.now
+}
+
+func asLeaseError(err error) (*LeaseError, bool) { return errors.AsType[*LeaseError](err) }
+
+// errOversized is the verdict on a lease for somebody who wants more IDs in one
+// piece than there are.
+var errOversized = errors.New("ddbseq: more IDs in one piece than there are")
+
+// draft makes the change that leases up to n IDs from the item as known, or
+// says why there can be none.
+func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
+	switch {
+	case l.missing:
+		return s.draftCreate(l, f, n)
+	case l.blind:
+		// Made to be refused, because no item has this ver: the answer is the
+		// item.
+		return &change{key: s.key, token: randomID(), base: &item{key: s.key, ver: randomID()}, present: true, move: bigOf(0)}, nil
+	}
+	it := l.item
+	if err := s.admit(f, it); err != nil {
+		return nil, err
+	}
+	d := it.definition()
+	if why := l.code.disagrees(d); why != "" {
+		return nil, fmt.Errorf("%w: sequence %q in table %q: %s; change the code, or the table with Alter",
+			ErrDefinitionMismatch, s.name, s.a.store.table(), why)
+	}
+	ch := &change{
+		key: s.key, token: randomID(), base: it,
+		fence: true, running: true, present: true,
+		absent: it.lastID == nil && (f.high == nil || d.after(it.first(), *f.high)),
+	}
+	if it.born == "" {
+		ch.born = randomID()
+	}
+	switch room := it.room(); {
+	case room > 0:
+		ch.n = limitN(n, room)
+		ch.move = d.delta(ch.n)
+		ch.lo, ch.hi = d.window(ch.n)
+		if ch.n < n {
+			// Cut short by the end, as far as we know. Others may have wrapped it
+			// since: then there is more to have.
+			ch.present = it.lastID != nil
+			if ch.present {
+				ch.lo, ch.hi = maxBig(ch.lo, bigOf(*it.lastID)), minBig(ch.hi, bigOf(*it.lastID))
+			}
+		}
+		if f.high != nil && d.ascending() {
+			ch.lo = maxBig(ch.lo, bigOf(*f.high))
+		} else if f.high != nil {
+			ch.hi = minBig(ch.hi, bigOf(*f.high))
+		}
+	case d.Cycle:
+		ch.n = limitN(n, d.roomFrom(d.first()))
+		ch.set = new(d.nth(d.first(), ch.n))
+		ch.lo, ch.hi = d.spent()
+	default:
+		return nil, s.exhausted(it)
+	}
+	if l.fresh {
+		if v := ch.judge(it); v != verdictOK {
+			return nil, s.explain(v, f, it)
+		}
+	}
+	return ch, nil
+}
+
+// draftCreate makes the change that makes the sequence and leases from it.
+func (s *core) draftCreate(l *lease, f *facts, n int64) (*change, error) {
+	if f.known {
+		return nil, s.movedBack(reasonDeleted, nil, f)
+	}
+	if !s.a.opts.CreateMissing {
+		return nil, fmt.Errorf("%w: %q in table %q: make it with Create, or set CreateMissing", ErrNotFound, s.name, s.a.store.table())
+	}
+	def := l.code.explicit()
+	base := &item{key: s.key, def: def}
+	ch := &change{
+		key: s.key, token: randomID(), base: base,
+		create: true, def: &def, ver: randomID(), born: randomID(),
+		n: limitN(n, base.room()),
+	}
+	ch.move = base.definition().delta(ch.n)
+	return ch, nil
+}
+
+// admit takes it as the item that this process leased from before, or as its
+// rightful successor, and otherwise says why not.
+func (s *core) admit(f *facts, it *item) error {
+	d := it.definition()
+	behind := func() bool {
+		switch {
+		case f.seen == nil:
+			return false
+		case it.lastID == nil:
+			return !d.after(it.first(), *f.seen)
+		}
+		return d.after(*f.seen, *it.lastID)
+	}
+	switch {
+	case !f.known:
+		*f = facts{known: true, born: it.born, epoch: it.epoch}
+	case it.born != f.born && f.born != "":
+		if behind() {
+			return s.movedBack("its item was deleted and made anew", it, f)
+		}
+		f.born, f.epoch = it.born, it.epoch
+	case it.epoch < f.epoch:
+		if behind() {
+			return s.movedBack("it is as it was before a Restart", it, f)
+		}
+		f.epoch = it.epoch
+	case it.epoch > f.epoch:
+		f.epoch, f.seen, f.high = it.epoch, nil, nil
+	}
+	if d.ascending() != f.def.ascending() && f.def.Increment != 0 || d.Cycle || f.def.Cycle {
+		// It turned round, or it may have wrapped: what came after is before now.
+		f.seen, f.high = nil, nil
+	}
+	f.born, f.def = it.born, d
+	return nil
+}
+
+// explain turns a verdict on a freshly seen item into the error for callers.
+func (s *core) explain(v verdict, f *facts, it *item) error {
+	d := it.definition()
+	switch {
+	case v == verdictBehind:
+		return s.movedBack("its counter was lowered", it, &facts{seen: it.at})
+	case v == verdictPaused:
+		return fmt.Errorf("%w: %q in table %q: set tune.paused to false to go on", ErrPaused, s.name, s.a.store.table())
+	case v == verdictRoom && f.high != nil && (it.lastID == nil || d.after(*f.high, *it.lastID)):
+		return s.movedBack("its counter was lowered", it, &facts{seen: f.high})
+	case v == verdictRoom && it.lastID != nil:
+		return s.corrupt(fmt.Sprintf("lastID %d lies outside of the bounds %d to %d", *it.lastID, d.Min, d.Max))
+	}
+	return s.corrupt(fmt.Sprintf("the item cannot be leased from (verdict %d)", v))
+}
+
+// accept turns the item that ch left behind into a block. The block comes from
+// at and n, which that same write set: lastID may have been moved since by
+// others.
+func (s *core) accept(l *lease, got *leased, ch *change) error {
+	it := l.item
+	l.fresh = false
+	d := ch.base.definition()
+	if it.at == nil || it.n != ch.n || it.tok != ch.token {
+		l.forget()
+		return s.corrupt(fmt.Sprintf("the store's answer (at %s, n %d) does not belong to a lease of %d IDs", text(it.at), it.n, ch.n))
+	}
+	last := *it.at
+	first := new(big.Int).Add(bigOf(last), d.delta(1))
+	first.Sub(first, d.delta(ch.n))
+	if !first.IsInt64() || !d.contains(first.Int64()) || !d.contains(last) || d.roomFrom(first.Int64()) < uint64(ch.n) {
+		l.forget()
+		return s.corrupt(fmt.Sprintf("a block of %d IDs up to %d lies outside of the bounds %d to %d", ch.n, last, d.Min, d.Max))
+	}
+	f := &got.facts
+	if !f.known { // made by this lease
+		*f = facts{known: true, def: d, born: it.born, epoch: it.epoch}
+	}
+	if f.born == "" {
+		f.born = it.born // an adopted item was given one
+	}
+	if f.high != nil && !d.after(first.Int64(), *f.high) {
+		got.n = ch.n // leased, and not to be used
+		l.forget()
+		return s.movedBack("a lease began at or before an ID given out", &item{lastID: new(first.Int64() - d.Increment)}, &facts{seen: f.high})
+	}
+	got.first, got.step, got.n, got.before = first.Int64(), d.Increment, ch.n, f.high
+	if !d.Cycle {
+		f.high = &last
+		if f.seen == nil || d.after(last, *f.seen) {
+			f.seen = &last
+		}
+	}
+	return nil
+}
+
+func (s *core) movedBack(reason string, it *item, f *facts) error {
+	e := &MovedBackError{Sequence: s.name, Table: s.a.store.table(), Reason: reason}
+	if it != nil {
+		e.Stored = it.lastID
+	}
+	if f.seen != nil {
+		e.Known = *f.seen
+	}
+	return e
+}
+
+func (s *core) corrupt(what string) error {
+	return &corruptError{key: s.name, table: s.a.store.table(), what: what}
+}
+
+func (s *core) exhausted(it *item) error {
+	d := it.definition()
+	e := &ExhaustedError{Sequence: s.name, Table: s.a.store.table(), Bound: "max", Limit: d.Max}
+	if !d.ascending() {
+		e.Bound, e.Limit = "min", d.Min
+	}
+	if it.lastID != nil {
+		e.LastID = *it.lastID
+	}
+	return e
+}
+
+// window returns the positions from which n values fit, and none of them lies
+// before the range: Min - Increment <= lastID <= Max - n*Increment going up.
+func (d Definition) window(n int64) (lo, hi *big.Int) {
+	if d.ascending() {
+		return d.minus(d.Min, 1), d.minus(d.Max, n)
+	}
+	return d.minus(d.Min, n), d.minus(d.Max, 1)
+}
+
+// spent returns the positions from which no value fits; nil is unbounded.
+func (d Definition) spent() (lo, hi *big.Int) {
+	one := big.NewInt(1)
+	if d.ascending() {
+		lo = d.minus(d.Max, 1)
+		return lo.Add(lo, one), nil
+	}
+	hi = d.minus(d.Min, 1)
+	return nil, hi.Sub(hi, one)
+}
+
+func limitN(n int64, room uint64) int64 {
+	if uint64(n) > room {
+		return int64(room)
+	}
+	return n
+}
+
+func maxBig(a, b *big.Int) *big.Int {
+	if a.Cmp(b) >= 0 {
+		return a
+	}
+	return b
+}
+
+func minBig(a, b *big.Int) *big.Int {
+	if a.Cmp(b) <= 0 {
+		return a
+	}
+	return b
+}
+
+func text(v *int64) string {
+	if v == nil {
+		return "absent"
+	}
+	return fmt.Sprint(*v)
+}

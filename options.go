@@ -1,0 +1,157 @@
+package ddbseq
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Sizing says how far ahead a process leases, in time. It can be given for all
+// sequences of an Allocator and, with [WithSizing], for one.
+type Sizing struct {
+	// Runway is for how long, at the present rate, the IDs in memory should
+	// last: when less remains a refill starts. It is the outage of the store
+	// that callers do not notice. 0 leases only when memory is empty, as a
+	// database's CACHE does. Defaults to one minute.
+	Runway time.Duration
+
+	// LeaseEvery is how long one leased block should last at the present rate,
+	// and so about how often a busy sequence costs a write. Defaults to one
+	// minute.
+	LeaseEvery time.Duration
+
+	// RateWindow is the time over which the present rate is measured. Defaults
+	// to one minute.
+	RateWindow time.Duration
+
+	// MinBlock is the smallest block that is leased, and the first one of a
+	// process: what a crash loop costs each time. Defaults to 100.
+	MinBlock int64
+
+	// MaxBlock is the largest block that is leased: a bound on what a kill can
+	// lose. Only Reserve may ask for more. MinBlock = MaxBlock = 1 with Runway
+	// 0 is a sequence without a cache: slow, one write for each ID, and ordered
+	// across processes. Defaults to 2^40.
+	MaxBlock int64
+}
+
+// Options are the settings of an [Allocator].
+type Options struct {
+	Sizing
+
+	// CreateMissing lets the first lease of a sequence that does not exist make
+	// it, with the clauses given to Sequence. Without it such a sequence is
+	// ErrNotFound, so that a misspelt name, a wrong region or an empty restored
+	// table cannot start again at the first ID. Defaults to false for a
+	// DynamoDB table and to true for Memory.
+	CreateMissing bool
+
+	// KeyPrefix is put before the name of every sequence to make its key in the
+	// table; the two may have 255 bytes together. Defaults to none.
+	KeyPrefix string
+
+	// AttemptTimeout bounds one call to the store. A call that times out is
+	// made again; it doubles for the attempts that follow a time-out, up to
+	// eight times this. Defaults to 3 seconds.
+	AttemptTimeout time.Duration
+
+	// MaxParallel bounds the number of leases in flight at once, over all
+	// sequences. A sequence that waits to try again counts for none. Defaults
+	// to 32.
+	MaxParallel int
+
+	// CloseTimeout bounds, together with its context, how long Close tries to
+	// give back what is left in memory. Defaults to 5 seconds.
+	CloseTimeout time.Duration
+
+	errorHold time.Duration
+	forfeit   bool           // give nothing back: tests of what a crash leaves
+	rand      func() float64 // in [0,1)
+}
+
+// Delays between attempts: full jitter between 0 and backoffBase*2^k, at most
+// backoffCap. A fleet that starts at once on one hot item is ready within 1.3
+// times the ideal time with these; a cap of 20 s strands stragglers.
+const (
+	backoffBase = 50 * time.Millisecond
+	backoffCap  = 2 * time.Second
+
+	// errorHold is for how long a permanent error, found out once, is handed to
+	// callers without asking the store again.
+	defaultErrorHold = time.Second
+
+	maxName = 255
+)
+
+func defaultOptions(s *Store) Options {
+	_, inMemory := s.backend.(*memory)
+	return Options{
+		Sizing: Sizing{
+			Runway:     time.Minute,
+			LeaseEvery: time.Minute,
+			RateWindow: time.Minute,
+			MinBlock:   100,
+			MaxBlock:   1 << 40,
+		},
+		CreateMissing:  inMemory,
+		AttemptTimeout: 3 * time.Second,
+		MaxParallel:    32,
+		CloseTimeout:   5 * time.Second,
+		errorHold:      defaultErrorHold,
+		rand:           rand.Float64,
+	}
+}
+
+func (o Options) validate() error {
+	if err := o.Sizing.validate(); err != nil {
+		return err
+	}
+	switch {
+	case o.AttemptTimeout <= 0:
+		return invalidOption("AttemptTimeout", o.AttemptTimeout, "must be positive")
+	case o.CloseTimeout <= 0:
+		return invalidOption("CloseTimeout", o.CloseTimeout, "must be positive")
+	case o.MaxParallel < 1:
+		return invalidOption("MaxParallel", o.MaxParallel, "must be 1 or more")
+	case len(o.KeyPrefix) >= maxName:
+		return invalidOption("KeyPrefix", o.KeyPrefix, "leaves no room for a name")
+	}
+	return nil
+}
+
+func (z Sizing) validate() error {
+	switch {
+	case z.Runway < 0:
+		return invalidOption("Runway", z.Runway, "must not be negative")
+	case z.LeaseEvery <= 0:
+		return invalidOption("LeaseEvery", z.LeaseEvery, "must be positive")
+	case z.RateWindow < time.Second:
+		return invalidOption("RateWindow", z.RateWindow, "must be a second or more")
+	case z.MinBlock < 1:
+		return invalidOption("MinBlock", z.MinBlock, "must be 1 or more")
+	case z.MaxBlock < z.MinBlock:
+		return invalidOption("MaxBlock", z.MaxBlock, "must not be below MinBlock")
+	}
+	return nil
+}
+
+func invalidOption(field string, value any, why string) error {
+	return fmt.Errorf("%w: %s is %v, it %s", ErrInvalidOptions, field, value, why)
+}
+
+// A SequenceOption is a [Clause], or what [WithSizing] returns.
+type SequenceOption interface{ configure(*sequenceConfig) }
+
+type sequenceConfig struct {
+	clauses clauses
+	sizing  []func(*Sizing)
+}
+
+func (c Clause) configure(cfg *sequenceConfig) { c(&cfg.clauses) }
+
+type sizingOption func(*Sizing)
+
+func (fn sizingOption) configure(cfg *sequenceConfig) { cfg.sizing = append(cfg.sizing, fn) }
+
+// WithSizing changes the sizing of one sequence from that of its Allocator.
+func WithSizing(fn func(*Sizing)) SequenceOption { return sizingOption(fn) }

@@ -1,0 +1,426 @@
+package ddbseq
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+)
+
+// core is the part of a Sequence that its hot path does not touch: the stock of
+// blocks, who waits for more, and the refill that gets it.
+type core struct {
+	a    *Allocator
+	seq  *Sequence
+	name string
+	key  string  // the name with the Allocator's prefix
+	code clauses // what the code says of the definition
+
+	mu      sync.Mutex // never held across a store call
+	closed  bool
+	chain   []*block // blocks that may have IDs left, oldest first
+	tail    *block   // the newest block; new ones are linked behind it
+	waiters list.List
+	wanted  int64 // what they want, all together
+	plan    planner
+	ticking bool // the Allocator's sampler looks at this sequence
+	stats   Stats
+
+	retired int64 // IDs claimed from blocks that left the chain
+	tried   bool  // TryNext found memory empty
+
+	// The refill, of which there is one at a time.
+	busy    bool
+	timer   *time.Timer   // to the next attempt, while backing off
+	gen     int64         // raised when what is in flight must not be installed
+	changed *item         // by our own hand, which is why gen was raised; nil otherwise
+	held    time.Duration // until then err is given to callers
+	learned time.Duration // when facts.def was seen in the table; 0 = not lately
+	err     error         // the last error; nil after a success
+	tries   int           // attempts failed since the last success
+
+	facts  facts // what is known of the item
+	newest *item // the item as the newest block's lease left it; nil if that block is not the newest any more
+	lease  lease // owned by the refill while busy, otherwise guarded by mu
+}
+
+// newSequence returns a Sequence with nothing in memory: its chain begins with
+// a block that has no IDs.
+func (a *Allocator) newSequence(name string, cfg sequenceConfig, z Sizing) *Sequence {
+	s := &Sequence{core: &core{a: a, name: name, key: a.opts.KeyPrefix + name, code: cfg.clauses}}
+	s.seq = s
+	s.plan = newPlanner(sizing{
+		runway: z.Runway, leaseEvery: z.LeaseEvery, rateWindow: z.RateWindow,
+		minBlock: z.MinBlock, maxBlock: z.MaxBlock,
+	})
+	s.tail = &block{cursor: -1, seq: s}
+	s.cur.Store(s.tail)
+	return s
+}
+
+// install makes a leased block the newest one. requires mu
+func (s *core) install(got leased) {
+	b := &block{cursor: -1, first: got.first, step: got.step, end: got.n, soft: got.n, seq: s.seq, before: got.before}
+	b.cursor = s.serve(b) - 1
+	s.chain = append(s.chain, b)
+	s.tail.next.Store(b) // from here on b is seen
+	s.tail = b
+	s.tried = false
+}
+
+// stock returns how many IDs are left in memory, and forgets blocks that are
+// used up. requires mu
+func (s *core) stock() (left int64) {
+	kept := s.chain[:0]
+	for _, b := range s.chain {
+		if n := b.left(); n > 0 {
+			kept = append(kept, b)
+			left += n
+		} else {
+			s.retired += b.end
+		}
+	}
+	clear(s.chain[len(kept):])
+	s.chain = kept
+	return left
+}
+
+// issued returns how many IDs were claimed so far. requires mu
+func (s *core) issued() int64 {
+	n := s.retired
+	for _, b := range s.chain {
+		n += b.end - b.left()
+	}
+	return n
+}
+
+// lookAgain is for those who found memory low, or empty and will not wait.
+func (s *core) lookAgain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tried = s.stock() == 0
+	s.consider()
+}
+
+// demand returns how many IDs callers would take at once. requires mu
+func (s *core) demand() int64 {
+	if s.wanted == 0 && (s.tried || s.waiters.Len() > 0) {
+		return 1
+	}
+	return s.wanted
+}
+
+// consider starts a refill if one is due, and otherwise sees to it that someone
+// looks again in time. requires mu
+func (s *core) consider() {
+	if s.closed || s.busy {
+		return // the refill looks again when it is done
+	}
+	// The limit may have been passed while it was set; then look once more. The
+	// plan for a stock at or below its own trigger is to lease, so that this
+	// ends; the bound is for a planner that is wrong.
+	for range 4 {
+		stock := s.stock()
+		now := s.a.now()
+		s.plan.observe(now, s.issued())
+		d := s.plan.plan(now, stock, s.demand())
+		if s.err != nil && now < s.held {
+			// It just failed for good. Ask again after half of the rest is gone,
+			// and then when it is empty, instead of polling.
+			d = decision{trigger: stock/2 - 1}
+		}
+		if d.lease > 0 {
+			s.busy = true
+			s.a.enqueue(s)
+			return
+		}
+		if d.tick > 0 && !s.ticking {
+			s.ticking = true
+			s.a.sample(s)
+		}
+		s.ticking = s.ticking && d.tick > 0
+		if !s.arm(d.trigger) {
+			return
+		}
+	}
+}
+
+// arm makes the caller who leaves only trigger IDs in memory look at the stock.
+// It reports whether that has happened by now. requires mu
+func (s *core) arm(trigger int64) (passed bool) {
+	armed := trigger < 0
+	for i := len(s.chain) - 1; i >= 0; i-- {
+		b := s.chain[i]
+		left := b.left()
+		if !armed && trigger < left {
+			armed = true
+			passed = b.limit(b.end - 1 - trigger)
+			continue
+		}
+		b.limit(b.end)
+		trigger -= left
+	}
+	return passed || !armed
+}
+
+// refill makes one attempt to lease, on a goroutine of its own, and leaves what
+// is to be done next to the Allocator's queue or to a timer.
+func (s *core) refill() {
+	s.mu.Lock()
+	if s.closed {
+		s.busy = false
+		s.mu.Unlock()
+		return
+	}
+	gen := s.gen
+	if s.lease.gen != gen {
+		s.lease = lease{gen: gen} // the item was changed by our own hand
+	}
+	s.lease.code = s.code
+	stock := s.stock()
+	now := s.a.now()
+	s.plan.observe(now, s.issued())
+	n := s.plan.plan(now, stock, s.demand()).lease
+	var whole int64
+	for place := s.waiters.Front(); place != nil; place = place.Next() {
+		if w := place.Value.(waiter); w.whole {
+			whole = max(whole, w.want)
+		}
+	}
+	n = max(n, whole)
+	if n == 0 { // those who waited have left
+		s.busy = false
+		s.consider()
+		s.mu.Unlock()
+		return
+	}
+	if s.lease.began == 0 {
+		s.lease.began = now
+	}
+	known := s.facts
+	s.mu.Unlock()
+
+	got, err := s.attempt(s.a.ctx, known, n, whole)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats.Attempts += got.attempts
+	now = s.a.now()
+	stale := s.closed || gen != s.gen && !s.lease.follows(s.changed)
+	if !stale {
+		s.facts = got.facts
+	}
+	if got.n > 0 {
+		s.stats.Leases++
+		s.stats.Leased += got.n
+		if got.recovered {
+			s.stats.Recovered++
+		}
+	}
+	switch {
+	case stale:
+		// Restarted, refreshed or closed while this was under way: the block is
+		// of the past.
+		if s.closed {
+			s.stats.Abandoned.Close += got.n
+		} else {
+			s.stats.Abandoned.Refresh += got.n
+		}
+	case err == nil:
+		s.err, s.tries, s.held = nil, 0, 0
+		s.plan.granted(now, got.n, now-s.lease.began)
+		s.lease.began = 0
+		s.lease.gen = s.gen
+		s.learned = now
+		s.install(got)
+		s.newest = s.lease.item
+	case errors.Is(err, errOversized):
+		s.failOversized(got.facts.def)
+	case permanent(err):
+		s.err, s.tries, s.held = err, 0, now+s.a.opts.errorHold
+		s.lease.began = 0
+		s.stats.Abandoned.Fence += got.n
+		s.fail(err)
+	default:
+		s.err = err
+		d := s.backoff(err)
+		s.tries++
+		s.later(d)
+		return
+	}
+	s.busy = false
+	s.consider()
+}
+
+// later has the refill tried again after d. requires mu
+func (s *core) later(d time.Duration) {
+	s.a.running.Add(1)
+	s.timer = time.AfterFunc(d, func() {
+		defer s.a.running.Done()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.timer = nil
+		if !s.closed {
+			s.a.enqueue(s)
+		}
+	})
+}
+
+// backoff returns how long to wait after err: full jitter, and what the service
+// asks for within the SDK's limits. requires mu
+func (s *core) backoff(err error) time.Duration {
+	limit := backoffCap
+	if s.tries < 16 {
+		limit = min(limit, backoffBase<<s.tries)
+	}
+	d := time.Duration(s.a.opts.rand() * float64(limit))
+	if le, ok := asLeaseError(err); ok {
+		if le.Throttled {
+			s.stats.Throttled++
+			s.plan.throttled(s.a.now())
+		}
+		d = max(d, min(le.retryAfter, d+5*time.Second))
+	}
+	return d
+}
+
+// shut ends the sequence: nothing is handed out any more. It returns what is
+// left, nil also if that was done before.
+func (s *core) shut() *tail {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	t := s.empty()
+	s.stats.Abandoned.Close += t.dropped
+	s.fail(ErrClosed)
+	if s.timer != nil && s.timer.Stop() {
+		s.timer = nil
+		s.a.running.Done()
+	}
+	return t
+}
+
+// refresh drops what is in memory and what is in flight, and forgets errors. It
+// returns what was left. changed is the item as this process has just changed
+// it, if that is why: a lease in flight that came after it is good.
+func (s *core) refresh(changed *item) *tail {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.gen++
+	s.changed = changed
+	s.held, s.learned = 0, 0
+	t := s.empty()
+	s.stats.Abandoned.Refresh += t.dropped
+	s.facts.seen = s.facts.high
+	return t
+}
+
+// empty takes all IDs out of memory. What the next block must lie beyond is then
+// the last ID that was handed out. requires mu
+func (s *core) empty() *tail {
+	t := &tail{s: s, newest: s.newest}
+	s.newest = nil
+	high := s.facts.high
+	var before *block // the block before b, if b follows it without a gap
+	for i, b := range s.chain {
+		claimed := b.drop()
+		s.retired += claimed
+		rest := b.end - claimed
+		t.dropped += rest
+		if claimed > 0 || before == nil || before.step != b.step || before.at(before.end) != b.first {
+			t.n, t.first, t.step = 0, b.at(claimed), b.step
+		}
+		t.n += rest
+		before = b
+		switch {
+		case claimed > 0:
+			high = new(b.at(claimed - 1))
+		case i == 0 || b.before == nil: // nil: the first one of a new epoch
+			high = b.before
+		}
+	}
+	if s.facts.high != nil { // it is nil where no order can be demanded
+		s.facts.high = high
+	}
+	clear(s.chain)
+	s.chain = s.chain[:0]
+	return t
+}
+
+// abandon counts claimed IDs that no caller got.
+func (s *core) abandon(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats.Abandoned.Caller += n
+}
+
+func addSat(a, b int64) int64 {
+	if c := a + b; c >= a {
+		return c
+	}
+	return math.MaxInt64
+}
+
+//go:fix inline
+func ref(v int64) *int64 { return new(v) }
+
+// sampled takes a look at the consumption. It reports whether to look again.
+func (s *core) sampled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || !s.ticking {
+		return false
+	}
+	if s.busy {
+		s.plan.observe(s.a.now(), s.issued())
+		return true
+	}
+	s.consider()
+	return s.ticking
+}
+
+// timeLeft returns for how long memory lasts, 0 if somebody waits. requires mu
+func (s *core) timeLeft() time.Duration {
+	if s.demand() > 0 {
+		return 0
+	}
+	return time.Duration(s.stock())
+}
+
+// reconfigure takes what a later call of Allocator.Sequence says.
+func (s *core) reconfigure(cfg sequenceConfig, z Sizing) error {
+	if !cfg.clauses.defines() && len(cfg.sizing) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	merged, conflict := s.code.merge(cfg.clauses)
+	if conflict != "" {
+		return fmt.Errorf("%w: sequence %q: %s", ErrDefinitionMismatch, s.name, conflict)
+	}
+	if err := merged.checkCreate(s.name); err != nil {
+		return err
+	}
+	s.code = merged
+	return nil
+}
+
+// returned moves n IDs from the abandoned ones to those given back.
+func (s *core) returned(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats.Returned += n
+	if s.closed {
+		s.stats.Abandoned.Close -= n
+	} else {
+		s.stats.Abandoned.Refresh -= n
+	}
+}

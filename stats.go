@@ -1,0 +1,71 @@
+package ddbseq
+
+// Stats are the totals of one sequence, or of all, in this process since the
+// Allocator was made. Take the difference of two with Sub. Remaining is the
+// only one that goes down.
+type Stats struct {
+	Issued    int64 // IDs handed out
+	Waited    int64 // calls that found memory empty and waited
+	Leases    int64 // blocks leased
+	Leased    int64 // IDs in them
+	Attempts  int64 // calls to the store that Leases took
+	Throttled int64 // of these, refused for their rate
+	Recovered int64 // leases whose reply was lost and found again
+	Returned  int64 // IDs given back to the table
+	Abandoned Abandoned
+	Remaining int64 // IDs in memory now
+}
+
+// Abandoned says why IDs that were leased will never be handed out. What a
+// crash loses is not among them: nobody is left to count it.
+type Abandoned struct {
+	Close   int64 // left at Close and not given back
+	Refresh int64 // dropped by Refresh, Restart and Alter and not given back
+	Fence   int64 // leased from a counter that had moved back
+	Caller  int64 // claimed by a Fill that then failed
+}
+
+// Total returns their sum.
+func (a Abandoned) Total() int64 { return a.Close + a.Refresh + a.Fence + a.Caller }
+
+// Sub returns what came after older; Remaining stays as it is.
+func (s Stats) Sub(older Stats) Stats {
+	older.Remaining = 0
+	return s.combine(older, -1)
+}
+
+func (s Stats) combine(o Stats, sign int64) Stats {
+	s.Issued += sign * o.Issued
+	s.Waited += sign * o.Waited
+	s.Leases += sign * o.Leases
+	s.Leased += sign * o.Leased
+	s.Attempts += sign * o.Attempts
+	s.Throttled += sign * o.Throttled
+	s.Recovered += sign * o.Recovered
+	s.Returned += sign * o.Returned
+	s.Abandoned.Close += sign * o.Abandoned.Close
+	s.Abandoned.Refresh += sign * o.Abandoned.Refresh
+	s.Abandoned.Fence += sign * o.Abandoned.Fence
+	s.Abandoned.Caller += sign * o.Abandoned.Caller
+	s.Remaining += sign * o.Remaining
+	return s
+}
+
+// Stats returns the totals of the sequence.
+func (s *Sequence) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.stats
+	out.Remaining = s.stock()
+	out.Issued = s.issued() - out.Abandoned.Caller
+	return out
+}
+
+// Stats returns the totals of all sequences.
+func (a *Allocator) Stats() Stats {
+	var sum Stats
+	for _, s := range a.sequences() {
+		sum = sum.combine(s.Stats(), 1)
+	}
+	return sum
+}

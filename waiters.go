@@ -1,0 +1,154 @@
+package ddbseq
+
+import (
+	"container/list"
+	"context"
+	"sync/atomic"
+)
+
+// A waiter is a caller that found memory empty.
+type waiter struct {
+	want  int64 // IDs; 0 waits for a lease to arrive and takes nothing
+	whole bool  // all of them from one block
+	ch    chan grant
+}
+
+// A grant is n IDs, or an error.
+type grant struct {
+	first, step, n int64
+	err            error
+}
+
+// wait gets what w wants when it is not in memory: it parks until a lease
+// brings it, in order of arrival, or until ctx ends.
+func (s *core) wait(ctx context.Context, w waiter) (grant, error) {
+	s.mu.Lock()
+	if g, ok := s.scoop(w); ok { // a block arrived meanwhile
+		s.consider()
+		s.mu.Unlock()
+		return g, nil
+	}
+	if err := s.refusal(); err != nil {
+		s.mu.Unlock()
+		return grant{}, err
+	}
+	if ctx.Err() != nil {
+		s.consider() // the next caller may have more time
+		err := s.waitError(ctx)
+		s.mu.Unlock()
+		return grant{}, err
+	}
+	w.ch = make(chan grant, 1)
+	place := s.waiters.PushBack(w)
+	s.wanted = addSat(s.wanted, w.want)
+	if w.want > 0 {
+		s.stats.Waited++
+	}
+	s.consider()
+	s.mu.Unlock()
+
+	select {
+	case g := <-w.ch:
+		return g, g.err
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case g := <-w.ch:
+		// Served at the last moment. The IDs are this caller's: whoever gets
+		// them later would get them out of order.
+		return g, g.err
+	default:
+	}
+	s.leave(place)
+	return grant{}, s.waitError(ctx)
+}
+
+// refusal returns why a caller who found memory empty must not wait, if
+// anything. requires mu
+func (s *core) refusal() error {
+	switch {
+	case s.closed:
+		return ErrClosed
+	case s.err != nil && s.a.now() < s.held:
+		return s.err
+	}
+	return nil
+}
+
+func (s *core) waitError(ctx context.Context) error {
+	return &waitError{sequence: s.name, table: s.a.store.table(), ctx: contextErr(ctx), last: s.err}
+}
+
+// leave takes a waiter off the queue. requires mu
+func (s *core) leave(place *list.Element) {
+	w := s.waiters.Remove(place).(waiter)
+	s.wanted = max(0, s.wanted-w.want)
+}
+
+// scoop takes what w wants out of memory, if it is there. requires mu
+func (s *core) scoop(w waiter) (grant, bool) {
+	for _, b := range s.chain {
+		if w.want == 0 {
+			if b.left() > 0 {
+				return grant{}, true
+			}
+			continue
+		}
+		if w.whole {
+			if from, ok := b.reserve(w.want, false); ok {
+				return grant{first: b.at(from), step: b.step, n: w.want}, true
+			}
+			continue
+		}
+		from := atomic.AddInt64(&b.cursor, w.want) - w.want + 1
+		if n := min(w.want, b.end-from); n > 0 {
+			return grant{first: b.at(from), step: b.step, n: n}, true
+		}
+	}
+	return grant{}, false
+}
+
+// serve hands IDs of a block that nobody else can see yet to those who wait, in
+// order of arrival, and returns how many it took. A caller of Reserve for whom
+// too few are left keeps its place. requires mu
+func (s *core) serve(b *block) (taken int64) {
+	for place := s.waiters.Front(); place != nil; {
+		w, this := place.Value.(waiter), place
+		place = place.Next()
+		n := min(w.want, b.end-taken)
+		if w.whole && n < w.want {
+			continue
+		}
+		if n == 0 && w.want > 0 {
+			break
+		}
+		s.leave(this)
+		w.ch <- grant{first: b.at(taken), step: b.step, n: n}
+		taken += n
+	}
+	return taken
+}
+
+// fail gives an error to all who wait. requires mu
+func (s *core) fail(err error) {
+	for place := s.waiters.Front(); place != nil; place = s.waiters.Front() {
+		w := place.Value.(waiter)
+		s.leave(place)
+		w.ch <- grant{err: err}
+	}
+}
+
+// failOversized sends those away who want more at once than there is in all:
+// of a CYCLE sequence they would wait for ever. requires mu
+func (s *core) failOversized(d Definition) {
+	for place := s.waiters.Front(); place != nil; {
+		w, this := place.Value.(waiter), place
+		place = place.Next()
+		if w.whole && uint64(w.want) > d.size() {
+			s.leave(this)
+			w.ch <- grant{err: s.tooMany(w.want, d)}
+		}
+	}
+}
