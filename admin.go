@@ -21,7 +21,7 @@ type Description struct {
 	// Next is the first value of the next block, unless Exhausted.
 	Next      int64
 	Exhausted bool
-	Epoch     int64 // how often it was restarted
+	Epoch     int64 // raised by every Restart; 0 before the first
 	Paused    bool
 }
 
@@ -127,7 +127,7 @@ func (a *Allocator) alteration(name string, it *item, c clauses, token, ver, bor
 		return nil, a.reuse(name, "turning round goes back through the IDs")
 	}
 	if c.restarts() {
-		ch.clear, ch.epoch = &position, it.epoch+1
+		ch.clear, ch.epoch = &position, it.nextEpoch()
 		return ch, a.guardReuse(ch, name, position, !c.allowReuse)
 	}
 	// No lease may have gone past the new bounds when this is applied.
@@ -151,6 +151,11 @@ func (d Definition) checkPosition(name string, v int64) error {
 	}
 	return nil
 }
+
+// nextEpoch returns an epoch above all earlier ones: also above those of an
+// earlier item of that name, or of this one before it was restored, which only
+// the clock knows of.
+func (it *item) nextEpoch() int64 { return max(it.epoch+1, time.Now().UnixMilli()) }
 
 // untouched reports whether nothing has been leased and kept.
 func (it *item) untouched() bool { return it.lastID == nil && it.at == nil && it.epoch == 0 }
@@ -228,7 +233,7 @@ func (a *Allocator) restart(ctx context.Context, name string, v int64, called bo
 		if !d.contains(v) {
 			return nil, a.outOfBounds(name, v, d)
 		}
-		ch := &change{key: it.key, token: token, base: it, born: born, epoch: it.epoch + 1}
+		ch := &change{key: it.key, token: token, base: it, born: born, epoch: it.nextEpoch()}
 		if !called {
 			ch.clear = &v
 			return ch, a.guardReuse(ch, name, v, !c.allowReuse)
@@ -270,7 +275,7 @@ func (a *Allocator) Advance(ctx context.Context, name string, atLeast int64) (in
 		}
 		d := it.definition()
 		if it.behindAt() && d.after(*it.at, atLeast) {
-			return nil, &MovedBackError{Sequence: name, Table: a.store.table(), Reason: "its counter was lowered", Stored: it.lastID, Known: *it.at}
+			return nil, &MovedBackError{Sequence: name, Table: a.store.table(), Reason: "its counter was lowered", Stored: it.lastID, Known: it.at}
 		}
 		switch {
 		case it.lastID != nil && !d.after(atLeast, *it.lastID):
@@ -448,7 +453,7 @@ func (a *Allocator) carry(ctx context.Context, name string, known *item, plan fu
 				}
 				if v := ch.judge(it); v == verdictBehind {
 					ch = nil
-					return &MovedBackError{Sequence: name, Table: a.store.table(), Reason: "its counter was lowered", Stored: it.lastID, Known: *it.at}
+					return &MovedBackError{Sequence: name, Table: a.store.table(), Reason: "its counter was lowered", Stored: it.lastID, Known: it.at}
 				}
 			}
 			now, err := a.store.apply(ctx, ch)

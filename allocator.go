@@ -125,7 +125,7 @@ func (a *Allocator) lookup(name string, opts []SequenceOption) (*Sequence, error
 	for _, fn := range cfg.sizing {
 		fn(&z)
 	}
-	if err := errors.Join(a.checkName(name), cfg.clauses.checkCreate(name), z.validate()); err != nil {
+	if err := errors.Join(a.checkName(name), z.validate()); err != nil {
 		return nil, err
 	}
 	a.mu.Lock()
@@ -139,6 +139,9 @@ func (a *Allocator) lookup(name string, opts []SequenceOption) (*Sequence, error
 	if s, ok := a.fresh[name]; ok {
 		a.miss()
 		return s, s.reconfigure(cfg, z)
+	}
+	if err := cfg.clauses.checkSaid(name); err != nil {
+		return nil, err
 	}
 	s := a.newSequence(name, cfg, z)
 	a.fresh[name] = s
@@ -196,8 +199,9 @@ func (a *Allocator) checkName(name string) error {
 // first callers do not wait. It returns when all do, or have failed, or ctx has
 // ended, with the errors joined.
 func (a *Allocator) Warm(ctx context.Context, names ...string) error {
+	// No limit: the queue bounds the leases, and one that fails must not keep
+	// another waiting.
 	var g errgroup.Group
-	g.SetLimit(2 * a.opts.MaxParallel) // the queue bounds the leases themselves
 	errs := make([]error, len(names))
 	for i, name := range names {
 		g.Go(func() error {

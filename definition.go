@@ -379,16 +379,44 @@ func (c clauses) merge(more clauses) (clauses, string) {
 	if c.noMin && c.min != nil || c.noMax && c.max != nil {
 		return c, "one call names a bound of which another says that there is none"
 	}
-	if more.widthMax != 0 && (c.widthMax == 0 || more.widthMax < c.widthMax) {
+	if more.widthMax != 0 {
+		if c.widthMax != 0 && c.widthMax != more.widthMax {
+			return c, "the calls ask for different types"
+		}
 		c.widthMin, c.widthMax = more.widthMin, more.widthMax
 	}
 	return c, ""
 }
 
-// checkCreate checks clauses where CREATE SEQUENCE would take them.
-func (c clauses) checkCreate(sequence string) error {
+// checkSaid checks what clauses say among themselves: the rest is in the table.
+func (c clauses) checkSaid(sequence string) error {
+	if err := c.misplaced(sequence); err != nil {
+		return err
+	}
+	d := Definition{Increment: 1, Min: math.MinInt64, Max: math.MaxInt64}
+	if c.widthMax != 0 {
+		d.Min, d.Max = c.widthMin, c.widthMax
+	}
+	d = clauses{increment: c.increment, min: c.min, max: c.max}.over(d)
+	d.Start = d.Min
+	if c.start != nil {
+		d.Start = *c.start
+	}
+	return d.check(sequence, c)
+}
+
+// misplaced refuses clauses that only ALTER SEQUENCE takes.
+func (c clauses) misplaced(sequence string) error {
 	if c.restarts() || c.allowReuse {
 		return &DefinitionError{Sequence: sequence, Rule: "misplaced_clause", Detail: "RESTART and AllowReuse belong to Alter and Restart"}
+	}
+	return nil
+}
+
+// checkCreate checks clauses where CREATE SEQUENCE would take them.
+func (c clauses) checkCreate(sequence string) error {
+	if err := c.misplaced(sequence); err != nil {
+		return err
 	}
 	return c.definition().check(sequence, c)
 }

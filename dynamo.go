@@ -111,7 +111,8 @@ const (
 	attrIssued   = "issued"
 	attrReturned = "returned"
 
-	maxAttributeName = 64
+	maxAttributeName  = 64
+	maxAttributeNames = 250 // all together, beside a key of 255 and the values
 )
 
 func (o TableOptions) attributes() (map[string]string, error) {
@@ -126,8 +127,9 @@ func (o TableOptions) attributes() (map[string]string, error) {
 		}
 		attrs[from] = to
 	}
-	seen := map[string]string{}
+	seen, total := map[string]string{}, 0
 	for a, name := range attrs {
+		total += len(name)
 		if name == "" || len(name) > maxAttributeName {
 			return nil, fmt.Errorf("%w: TableOptions: name %q of attribute %s must have 1 to %d bytes", ErrInvalidOptions, name, a, maxAttributeName)
 		}
@@ -135,6 +137,9 @@ func (o TableOptions) attributes() (map[string]string, error) {
 			return nil, fmt.Errorf("%w: TableOptions: attributes %s and %s are both named %q", ErrInvalidOptions, a, b, name)
 		}
 		seen[name] = a
+	}
+	if total > maxAttributeNames {
+		return nil, fmt.Errorf("%w: TableOptions: the attribute names have %d bytes together, at most %d keep an item below 1 KB", ErrInvalidOptions, total, maxAttributeNames)
 	}
 	return attrs, nil
 }

@@ -18,9 +18,9 @@ func (d *dynamo) parse(key string, attrs map[string]types.AttributeValue) (*item
 		at:     p.optional(attrAt),
 		n:      p.number(attrN),
 		tok:    p.text(attrTok),
-		born:   p.text(attrBorn),
+		born:   p.id(attrBorn),
 		epoch:  p.number(attrEpoch),
-		ver:    p.text(attrVer),
+		ver:    p.id(attrVer),
 		from:   p.optional(attrFrom),
 		v:      p.number(attrV),
 		paused: p.paused(),
@@ -100,6 +100,21 @@ func (p *parser) text(attr string) string {
 		p.fail(name, v, "text")
 		return ""
 	}
+}
+
+// id reads a random id, of which an empty one is none.
+func (p *parser) id(attr string) string {
+	name := p.names[attr]
+	v, ok := p.attrs[name]
+	if !ok {
+		return ""
+	}
+	s, ok := v.(*types.AttributeValueMemberS)
+	if !ok || s.Value == "" {
+		p.fail(name, v, "an id")
+		return ""
+	}
+	return s.Value
 }
 
 func (p *parser) object(attr string) map[string]types.AttributeValue {

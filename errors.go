@@ -136,17 +136,13 @@ type MovedBackError struct {
 	Sequence, Table string
 	Reason          string // in words: what was seen
 	Stored          *int64 // what the table says was leased last; nil if it says nothing
-	Known           int64  // what was given out before
+	Known           *int64 // what was leased before; nil if only known to have been something
 }
 
 func (e *MovedBackError) Error() string {
-	stored := "nothing"
-	if e.Stored != nil {
-		stored = fmt.Sprint(*e.Stored)
-	}
-	return fmt.Sprintf("ddbseq: sequence %q in table %q moved back: %s; the table says %s, but IDs up to %d were given out: "+
-		"make sure that no restored table is in use, then Advance it beyond every ID in your data",
-		e.Sequence, e.Table, e.Reason, stored, e.Known)
+	return fmt.Sprintf("ddbseq: sequence %q in table %q moved back: %s; last leased by the table: %s, as known before: %s; "+
+		"make sure that the right table is in use, then Advance it beyond every ID in your data",
+		e.Sequence, e.Table, e.Reason, text(e.Stored), text(e.Known))
 }
 
 // Is matches ErrCounterMovedBack, and ErrNotFound when the item is gone.

@@ -63,11 +63,12 @@ func (t *tail) giveBack(ctx context.Context) error {
 		present: true, lo: bigOf(*it.lastID), hi: bigOf(*it.lastID),
 	}
 	d := it.definition()
-	if low := d.minus(t.first, 1); low.IsInt64() && d.contains(low.Int64()) {
+	if low := d.minus(t.first, 1); low.IsInt64() && (d.contains(low.Int64()) || it.ver == "") {
 		ch.set = new(low.Int64())
 	} else {
 		// Nothing lies before the tail: it begins a sequence or a lap. Then it
-		// is as if nothing had been leased, and first comes first again.
+		// is as if nothing had been leased, and first comes first again. (The
+		// generator that an adopted item has knows no such thing.)
 		ch.clear = &t.first
 	}
 	done := true

@@ -243,11 +243,14 @@ func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
 
 // draftCreate makes the change that makes the sequence and leases from it.
 func (s *core) draftCreate(l *lease, f *facts, n int64) (*change, error) {
-	if f.known {
-		return nil, s.movedBack(reasonDeleted, nil, f)
+	if f.known && (f.seen != nil || f.def.Cycle) {
+		return nil, s.movedBack(reasonDeleted, nil, f.seen)
 	}
 	if !s.a.opts.CreateMissing {
 		return nil, fmt.Errorf("%w: %q in table %q: make it with Create, or set CreateMissing", ErrNotFound, s.name, s.a.store.table())
+	}
+	if err := l.code.checkCreate(s.name); err != nil {
+		return nil, err
 	}
 	def := l.code.explicit()
 	base := &item{key: s.key, def: def}
@@ -277,13 +280,15 @@ func (s *core) admit(f *facts, it *item) error {
 	case !f.known:
 		*f = facts{known: true, born: it.born, epoch: it.epoch}
 	case it.born != f.born && f.born != "":
-		if behind() {
-			return s.movedBack("its item was deleted and made anew", it, f)
+		if it.epoch > f.epoch { // and restarted, by someone who knew
+			f.seen, f.high = nil, nil
+		} else if behind() {
+			return s.movedBack("its item was deleted and made anew", it, f.seen)
 		}
-		f.born, f.epoch = it.born, it.epoch
+		f.epoch = it.epoch
 	case it.epoch < f.epoch:
 		if behind() {
-			return s.movedBack("it is as it was before a Restart", it, f)
+			return s.movedBack("it is as it was before a Restart", it, f.seen)
 		}
 		f.epoch = it.epoch
 	case it.epoch > f.epoch:
@@ -294,6 +299,9 @@ func (s *core) admit(f *facts, it *item) error {
 		f.seen, f.high = nil, nil
 	}
 	f.born, f.def = it.born, d
+	if !d.Cycle && it.lastID != nil && (f.seen == nil || d.after(*it.lastID, *f.seen)) {
+		f.seen = it.lastID
+	}
 	return nil
 }
 
@@ -302,11 +310,11 @@ func (s *core) explain(v verdict, f *facts, it *item) error {
 	d := it.definition()
 	switch {
 	case v == verdictBehind:
-		return s.movedBack("its counter was lowered", it, &facts{seen: it.at})
+		return s.movedBack("its counter was lowered", it, it.at)
 	case v == verdictPaused:
 		return fmt.Errorf("%w: %q in table %q: set tune.paused to false to go on", ErrPaused, s.name, s.a.store.table())
 	case v == verdictRoom && f.high != nil && (it.lastID == nil || d.after(*f.high, *it.lastID)):
-		return s.movedBack("its counter was lowered", it, &facts{seen: f.high})
+		return s.movedBack("its counter was lowered", it, f.high)
 	case v == verdictRoom && it.lastID != nil:
 		return s.corrupt(fmt.Sprintf("lastID %d lies outside of the bounds %d to %d", *it.lastID, d.Min, d.Max))
 	}
@@ -341,7 +349,7 @@ func (s *core) accept(l *lease, got *leased, ch *change) error {
 	if f.high != nil && !d.after(first.Int64(), *f.high) {
 		got.n = ch.n // leased, and not to be used
 		l.forget()
-		return s.movedBack("a lease began at or before an ID given out", &item{lastID: new(first.Int64() - d.Increment)}, &facts{seen: f.high})
+		return s.movedBack("a lease began at or before an ID given out", &item{lastID: new(first.Int64() - d.Increment)}, f.high)
 	}
 	got.first, got.step, got.n, got.before = first.Int64(), d.Increment, ch.n, f.high
 	if !d.Cycle {
@@ -353,13 +361,10 @@ func (s *core) accept(l *lease, got *leased, ch *change) error {
 	return nil
 }
 
-func (s *core) movedBack(reason string, it *item, f *facts) error {
-	e := &MovedBackError{Sequence: s.name, Table: s.a.store.table(), Reason: reason}
+func (s *core) movedBack(reason string, it *item, known *int64) error {
+	e := &MovedBackError{Sequence: s.name, Table: s.a.store.table(), Reason: reason, Known: known}
 	if it != nil {
 		e.Stored = it.lastID
-	}
-	if f.seen != nil {
-		e.Known = *f.seen
 	}
 	return e
 }

@@ -81,6 +81,14 @@ const (
 	defaultErrorHold = time.Second
 
 	maxName = 255
+
+	// maxLease bounds a block, so that its cursor can never come round however
+	// many calls overshoot its end.
+	maxLease = 1 << 61
+
+	// maxChain bounds the blocks in memory. Only Reserve, which leaves the ends
+	// of blocks behind that are too short for it, ever gets there.
+	maxChain = 64
 )
 
 func defaultOptions(s *Store) Options {
@@ -129,6 +137,8 @@ func (z Sizing) validate() error {
 		return invalidOption("RateWindow", z.RateWindow, "must be a second or more")
 	case z.MinBlock < 1:
 		return invalidOption("MinBlock", z.MinBlock, "must be 1 or more")
+	case z.MaxBlock > maxLease:
+		return invalidOption("MaxBlock", z.MaxBlock, "must not be above 2^61")
 	case z.MaxBlock < z.MinBlock:
 		return invalidOption("MaxBlock", z.MaxBlock, "must not be below MinBlock")
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -64,6 +65,12 @@ func (a *Allocator) newSequence(name string, cfg sequenceConfig, z Sizing) *Sequ
 func (s *core) install(got leased) {
 	b := &block{cursor: -1, first: got.first, step: got.step, end: got.n, soft: got.n, seq: s.seq, before: got.before}
 	b.cursor = s.serve(b) - 1
+	if len(s.chain) >= maxChain {
+		claimed := s.chain[0].drop()
+		s.retired += claimed
+		s.stats.Abandoned.Rest += s.chain[0].end - claimed
+		s.chain = slices.Delete(s.chain, 0, 1)
+	}
 	s.chain = append(s.chain, b)
 	s.tail.next.Store(b) // from here on b is seen
 	s.tail = b
@@ -192,6 +199,7 @@ func (s *core) refill() {
 	n = max(n, whole)
 	if n == 0 { // those who waited have left
 		s.busy = false
+		s.lease.began = 0
 		s.consider()
 		s.mu.Unlock()
 		return
@@ -335,7 +343,10 @@ func (s *core) empty() *tail {
 		s.retired += claimed
 		rest := b.end - claimed
 		t.dropped += rest
-		if claimed > 0 || before == nil || before.step != b.step || before.at(before.end) != b.first {
+		// Blocks that follow each other by number follow each other in the table
+		// only if they were leased under one order: not across a Restart, whose
+		// first block has no before, nor over the laps of a CYCLE.
+		if claimed > 0 || before == nil || b.before == nil || before.step != b.step || before.at(before.end) != b.first {
 			t.n, t.first, t.step = 0, b.at(claimed), b.step
 		}
 		t.n += rest
@@ -406,7 +417,7 @@ func (s *core) reconfigure(cfg sequenceConfig, z Sizing) error {
 	if conflict != "" {
 		return fmt.Errorf("%w: sequence %q: %s", ErrDefinitionMismatch, s.name, conflict)
 	}
-	if err := merged.checkCreate(s.name); err != nil {
+	if err := merged.checkSaid(s.name); err != nil {
 		return err
 	}
 	s.code = merged

@@ -61,7 +61,7 @@ type block struct {
 }
 
 // dropped is what the cursor of a block is swapped for when its tail is taken
-// away: far past any end, and far from overflow.
+// away: past any end (see maxLease), and far from overflow.
 const dropped = int64(1) << 62
 
 type slowPath = func(ctx context.Context, b *block, i int64) (int64, error)
@@ -229,6 +229,9 @@ func (s *Sequence) Reserve(ctx context.Context, n int64) (Block, error) {
 			return Block{First: b.at(from), Step: b.step, N: n}, nil
 		}
 		if after := b.next.Load(); after != nil {
+			if b.left() == 0 { // all claimed, and so it stays
+				s.cur.CompareAndSwap(b, after)
+			}
 			b = after
 			continue
 		}
@@ -285,6 +288,9 @@ func (b *block) limit(soft int64) (passed bool) {
 }
 
 func (s *Sequence) countable(n int64) error {
+	if n > maxLease {
+		return fmt.Errorf("%w: %d of sequence %q; at most 2^61 fit into a block", ErrInvalidCount, n, s.name)
+	}
 	if n < 1 {
 		return fmt.Errorf("%w: %d of sequence %q; ask for 1 or more", ErrInvalidCount, n, s.name)
 	}

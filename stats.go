@@ -23,10 +23,11 @@ type Abandoned struct {
 	Refresh int64 // dropped by Refresh, Restart and Alter and not given back
 	Fence   int64 // leased from a counter that had moved back
 	Caller  int64 // claimed by a Fill that then failed
+	Rest    int64 // ends of blocks, too short for Reserve, that had to make room
 }
 
 // Total returns their sum.
-func (a Abandoned) Total() int64 { return a.Close + a.Refresh + a.Fence + a.Caller }
+func (a Abandoned) Total() int64 { return a.Close + a.Refresh + a.Fence + a.Caller + a.Rest }
 
 // Sub returns what came after older; Remaining stays as it is.
 func (s Stats) Sub(older Stats) Stats {
@@ -47,6 +48,7 @@ func (s Stats) combine(o Stats, sign int64) Stats {
 	s.Abandoned.Refresh += sign * o.Abandoned.Refresh
 	s.Abandoned.Fence += sign * o.Abandoned.Fence
 	s.Abandoned.Caller += sign * o.Abandoned.Caller
+	s.Abandoned.Rest += sign * o.Abandoned.Rest
 	s.Remaining += sign * o.Remaining
 	return s
 }
