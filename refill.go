@@ -34,6 +34,7 @@ type core struct {
 
 	// The refill, of which there is one at a time.
 	busy    bool
+	left    time.Duration // for how long memory lasts, as of the plan to lease
 	timer   *time.Timer   // to the next attempt, while backing off
 	gen     int64         // raised when what is in flight must not be installed
 	changed *item         // by our own hand, which is why gen was raised; nil otherwise
@@ -52,10 +53,7 @@ type core struct {
 func (a *Allocator) newSequence(name string, cfg sequenceConfig, z Sizing) *Sequence {
 	s := &Sequence{core: &core{a: a, name: name, key: a.opts.KeyPrefix + name, code: cfg.clauses}}
 	s.seq = s
-	s.plan = newPlanner(sizing{
-		runway: z.Runway, leaseEvery: z.LeaseEvery, rateWindow: z.RateWindow,
-		minBlock: z.MinBlock, maxBlock: z.MaxBlock,
-	})
+	s.plan = newPlanner(z.sizing(a.opts.rand()))
 	s.tail = &block{cursor: -1, seq: s}
 	s.cur.Store(s.tail)
 	return s
@@ -139,7 +137,7 @@ func (s *core) consider() {
 			d = decision{trigger: stock/2 - 1}
 		}
 		if d.lease > 0 {
-			s.busy = true
+			s.busy, s.left = true, d.left
 			s.a.enqueue(s)
 			return
 		}
@@ -238,7 +236,8 @@ func (s *core) refill() {
 		}
 	case err == nil:
 		s.err, s.tries, s.held = nil, 0, 0
-		s.plan.granted(now, got.n, now-s.lease.began)
+		s.plan.observe(now, s.issued())
+		s.plan.granted(now, now-s.lease.began)
 		s.lease.began = 0
 		s.lease.gen = s.gen
 		s.learned = now
@@ -403,7 +402,7 @@ func (s *core) timeLeft() time.Duration {
 	if s.demand() > 0 {
 		return 0
 	}
-	return time.Duration(s.stock())
+	return s.left
 }
 
 // reconfigure takes what a later call of Allocator.Sequence says.
@@ -421,6 +420,9 @@ func (s *core) reconfigure(cfg sequenceConfig, z Sizing) error {
 		return err
 	}
 	s.code = merged
+	if len(cfg.sizing) > 0 {
+		s.plan.setSizing(z.sizing(s.plan.cfg.jitter))
+	}
 	return nil
 }
 
