@@ -1,6 +1,9 @@
 package ddbseq
 
 import (
+	"context"
+	"errors"
+	"iter"
 	"time"
 
 	"github.com/ddbseq/ddbseq/internal/bridge"
@@ -21,6 +24,72 @@ func init() {
 			MinBlock: defaultMinBlock, MaxBlock: defaultMaxBlock,
 		}
 	}
+	bridge.Intercept = func(store any, hook bridge.Hook) any {
+		return &Store{backend: hooked{backend: store.(*Store).backend, hook: hook}}
+	}
+	bridge.Take = func(seq any, n int64, yield func(first, step, n int64)) int64 {
+		return seq.(*Sequence).take(n, yield)
+	}
+}
+
+// hooked is a store behind a hook.
+type hooked struct {
+	backend
+	hook bridge.Hook
+}
+
+func (h hooked) call(ctx context.Context, op, key string, do func() error) error {
+	err := h.hook(ctx, op, key, do)
+	if f, ok := errors.AsType[*bridge.Fault](err); ok {
+		le := &LeaseError{Sequence: key, Table: h.table(), Op: op, Throttled: f.Throttled, Reasons: f.Reasons,
+			MaybeApplied: f.MaybeApplied, Permanent: f.Permanent, Err: f}
+		if f.Throttled {
+			le.kind = ErrThrottled
+		}
+		return le
+	}
+	return err
+}
+
+func (h hooked) get(ctx context.Context, key string) (it *item, err error) {
+	err = h.call(ctx, "GetItem", key, func() error {
+		it, err = h.backend.get(ctx, key)
+		return err
+	})
+	return it, err
+}
+
+func (h hooked) apply(ctx context.Context, ch *change) (it *item, err error) {
+	err = h.call(ctx, "UpdateItem", ch.key, func() error {
+		it, err = h.backend.apply(ctx, ch)
+		return err
+	})
+	return it, err
+}
+
+func (h hooked) list(ctx context.Context, prefix string) iter.Seq2[*item, error] {
+	return h.backend.list(ctx, prefix)
+}
+
+// take claims up to n IDs that are in memory, in order.
+func (s *Sequence) take(n int64, yield func(first, step, n int64)) (taken int64) {
+	for b := s.cur.Load(); b != nil && taken < n; {
+		first, got := b.claimUpTo(n-taken, true)
+		if got > 0 {
+			yield(b.at(first), b.step, got)
+			taken += got
+			continue
+		}
+		after := b.next.Load()
+		if after != nil {
+			s.cur.CompareAndSwap(b, after)
+		}
+		b = after
+	}
+	if taken < n {
+		s.lookAgain()
+	}
+	return taken
 }
 
 // bridged is a planner as the simulators see it.

@@ -261,17 +261,17 @@ func (e *layoutError) Is(target error) bool { return target == ErrLayout }
 
 // throttleAdvice says what to do about the reasons that DynamoDB gives.
 func throttleAdvice(reasons []string) string {
-	for _, r := range reasons {
-		switch r {
-		case "TableWriteKeyRangeThroughputExceeded", "TableReadKeyRangeThroughputExceeded":
-			return ": the item is hot (1,000 writes/s at the most): raise LeaseEvery or MaxBlock"
-		case "TableWriteProvisionedThroughputExceeded", "TableReadProvisionedThroughputExceeded":
-			return ": raise the table's provisioned capacity, or make it on-demand"
-		case "TableWriteMaxOnDemandThroughputExceeded", "TableReadMaxOnDemandThroughputExceeded":
-			return ": raise the table's maximum on-demand throughput"
-		case "TableWriteAccountLimitExceeded", "TableReadAccountLimitExceeded":
-			return ": the account's quota is used up: ask for more, or move the table"
-		}
+	var t Throttled
+	t.count(reasons)
+	switch {
+	case t.KeyRange > 0:
+		return ": the item is hot (1,000 writes/s at the most): raise LeaseEvery or MaxBlock"
+	case t.Provisioned > 0:
+		return ": raise the table's provisioned capacity, or make it on-demand"
+	case t.MaxOnDemand > 0:
+		return ": raise the table's maximum on-demand throughput"
+	case t.Account > 0:
+		return ": the account's quota is used up: ask for more, or move the table"
 	}
 	return ""
 }

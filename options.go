@@ -60,6 +60,12 @@ type Options struct {
 	// to 32.
 	MaxParallel int
 
+	// WarmSplay spreads the first leases that Warm asks for over this time, at
+	// random, so that a fleet that starts at once does not meet on one item,
+	// which takes 1,000 writes a second: processes / 1000 s is right. A caller
+	// who waits for an ID is not made to wait for it. Defaults to 0.
+	WarmSplay time.Duration
+
 	// CloseTimeout bounds, together with its context, how long Close tries to
 	// give back what is left in memory. Defaults to 5 seconds.
 	CloseTimeout time.Duration
@@ -75,6 +81,11 @@ type Options struct {
 const (
 	backoffBase = 50 * time.Millisecond
 	backoffCap  = 2 * time.Second
+
+	// While nobody waits there is time: up to an eighth of what memory holds
+	// passes between attempts, so that those who wait come first, but no more
+	// than this, so that a fleet is refilled soon after an outage.
+	advisoryBackoffCap = 10 * time.Second
 
 	// errorHold is for how long a permanent error, found out once, is handed to
 	// callers without asking the store again.
@@ -117,6 +128,8 @@ func (o Options) validate() error {
 	switch {
 	case o.AttemptTimeout <= 0:
 		return invalidOption("AttemptTimeout", o.AttemptTimeout, "must be positive")
+	case o.WarmSplay < 0:
+		return invalidOption("WarmSplay", o.WarmSplay, "must not be negative")
 	case o.CloseTimeout <= 0:
 		return invalidOption("CloseTimeout", o.CloseTimeout, "must be positive")
 	case o.MaxParallel < 1:

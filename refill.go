@@ -36,6 +36,8 @@ type core struct {
 	busy    bool
 	left    time.Duration // for how long memory lasts, as of the plan to lease
 	timer   *time.Timer   // to the next attempt, while backing off
+	due     time.Duration // when that will be
+	patient bool          // nobody waited when it was set
 	gen     int64         // raised when what is in flight must not be installed
 	changed *item         // by our own hand, which is why gen was raised; nil otherwise
 	held    time.Duration // until then err is given to callers
@@ -120,8 +122,12 @@ func (s *core) demand() int64 {
 // consider starts a refill if one is due, and otherwise sees to it that someone
 // looks again in time. requires mu
 func (s *core) consider() {
-	if s.closed || s.busy {
-		return // the refill looks again when it is done
+	if s.closed {
+		return
+	}
+	if s.busy {
+		s.hasten() // it looks again when it is done
+		return
 	}
 	// The limit may have been passed while it was set; then look once more. The
 	// plan for a stock at or below its own trigger is to lease, so that this
@@ -138,7 +144,12 @@ func (s *core) consider() {
 		}
 		if d.lease > 0 {
 			s.busy, s.left = true, d.left
-			s.a.enqueue(s)
+			if splay := s.a.opts.WarmSplay; splay > 0 && !s.facts.known && s.wanted == 0 && !s.tried {
+				s.patient = true
+				s.later(time.Duration(s.a.opts.rand() * float64(splay)))
+			} else {
+				s.a.enqueue(s)
+			}
 			return
 		}
 		if d.tick > 0 && !s.ticking {
@@ -264,28 +275,59 @@ func (s *core) refill() {
 // later has the refill tried again after d. requires mu
 func (s *core) later(d time.Duration) {
 	s.a.running.Add(1)
-	s.timer = time.AfterFunc(d, func() {
+	s.due = s.a.now() + d
+	var timer *time.Timer
+	timer = time.AfterFunc(d, func() {
 		defer s.a.running.Done()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.timer = nil
-		if !s.closed {
+		if s.timer == timer {
+			s.timer = nil
 			s.a.enqueue(s)
 		}
 	})
+	s.timer = timer
+}
+
+// stop takes back what later arranged. requires mu
+func (s *core) stop() {
+	if s.timer != nil && s.timer.Stop() {
+		s.a.running.Done()
+	}
+	s.timer = nil
+}
+
+// hasten brings a refill forward that had time until somebody came to wait: to
+// now if it was only spread out, and into the delay of those who wait if it
+// failed before. requires mu
+func (s *core) hasten() {
+	if s.timer == nil || s.wanted == 0 || !s.patient {
+		return
+	}
+	s.patient = false
+	var d time.Duration
+	if s.err != nil {
+		d = min(time.Duration(s.a.opts.rand()*float64(backoffCap)), s.due-s.a.now())
+	}
+	s.stop()
+	s.later(d)
 }
 
 // backoff returns how long to wait after err: full jitter, and what the service
 // asks for within the SDK's limits. requires mu
 func (s *core) backoff(err error) time.Duration {
 	limit := backoffCap
+	if s.patient = s.demand() == 0; s.patient {
+		left := s.plan.plan(s.a.now(), s.stock(), 0).left
+		limit = max(limit, min(left/8, advisoryBackoffCap))
+	}
 	if s.tries < 16 {
 		limit = min(limit, backoffBase<<s.tries)
 	}
 	d := time.Duration(s.a.opts.rand() * float64(limit))
 	if le, ok := asLeaseError(err); ok {
 		if le.Throttled {
-			s.stats.Throttled++
+			s.stats.Throttled.count(le.Reasons)
 			s.plan.throttled(s.a.now())
 		}
 		d = max(d, min(le.retryAfter, d+5*time.Second))
@@ -305,10 +347,7 @@ func (s *core) shut() *tail {
 	t := s.empty()
 	s.stats.Abandoned.Close += t.dropped
 	s.fail(ErrClosed)
-	if s.timer != nil && s.timer.Stop() {
-		s.timer = nil
-		s.a.running.Done()
-	}
+	s.stop()
 	return t
 }
 

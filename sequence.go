@@ -161,12 +161,8 @@ func (s *Sequence) Fill(ctx context.Context, ids []int64) error {
 	}
 	for b := s.cur.Load(); ; {
 		want := int64(len(ids) - filled)
-		from := atomic.AddInt64(&b.cursor, want) - want + 1
-		if n := min(want, b.end-from); n > 0 {
+		if from, n := b.claimUpTo(want, true); n > 0 {
 			put(b.at(from), b.step, n)
-			if last := from + n - 1; last >= atomic.LoadInt64(&b.soft) {
-				b.reached(last)
-			}
 			if n == want {
 				return nil
 			}
@@ -188,6 +184,19 @@ func (s *Sequence) Fill(ctx context.Context, ids []int64) error {
 		}
 		b = s.cur.Load()
 	}
+}
+
+// claimUpTo claims as many of n IDs as b has left, by one add, and returns the
+// index of the first. Without look the caller sees to the soft limit.
+func (b *block) claimUpTo(n int64, look bool) (from, got int64) {
+	from = atomic.AddInt64(&b.cursor, n) - n + 1
+	if got = min(n, b.end-from); got <= 0 {
+		return 0, 0
+	}
+	if last := from + got - 1; look && last >= atomic.LoadInt64(&b.soft) {
+		b.reached(last)
+	}
+	return from, got
 }
 
 // A Block is a run of IDs without gaps.

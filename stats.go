@@ -1,5 +1,7 @@
 package ddbseq
 
+import "strings"
+
 // Stats are the totals of one sequence, or of all, in this process since the
 // Allocator was made. Take the difference of two with Sub. Remaining is the
 // only one that goes down.
@@ -9,7 +11,7 @@ type Stats struct {
 	Leases    int64 // blocks leased
 	Leased    int64 // IDs in them
 	Attempts  int64 // calls to the store that Leases took
-	Throttled int64 // of these, refused for their rate
+	Throttled Throttled
 	Recovered int64 // leases whose reply was lost and found again
 	Returned  int64 // IDs given back to the table
 	Abandoned Abandoned
@@ -24,6 +26,38 @@ type Abandoned struct {
 	Fence   int64 // leased from a counter that had moved back
 	Caller  int64 // claimed by a Fill that then failed
 	Rest    int64 // ends of blocks, too short for Reserve, that had to make room
+}
+
+// Throttled counts the attempts that were refused for their rate, by what
+// DynamoDB gave as the reason.
+type Throttled struct {
+	KeyRange    int64 // the item is hot: 1,000 writes/s at the most
+	Provisioned int64 // the table's provisioned capacity
+	MaxOnDemand int64 // the table's maximum on-demand throughput
+	Account     int64 // the account's quota
+	Unsaid      int64 // no reason was given
+}
+
+// Total returns their sum.
+func (t Throttled) Total() int64 {
+	return t.KeyRange + t.Provisioned + t.MaxOnDemand + t.Account + t.Unsaid
+}
+
+func (t *Throttled) count(reasons []string) {
+	counter := &t.Unsaid
+	for _, r := range reasons {
+		switch {
+		case strings.HasSuffix(r, "KeyRangeThroughputExceeded"):
+			counter = &t.KeyRange
+		case strings.HasSuffix(r, "ProvisionedThroughputExceeded"):
+			counter = &t.Provisioned
+		case strings.HasSuffix(r, "MaxOnDemandThroughputExceeded"):
+			counter = &t.MaxOnDemand
+		case strings.HasSuffix(r, "AccountLimitExceeded"):
+			counter = &t.Account
+		}
+	}
+	*counter++
 }
 
 // Total returns their sum.
@@ -41,7 +75,11 @@ func (s Stats) combine(o Stats, sign int64) Stats {
 	s.Leases += sign * o.Leases
 	s.Leased += sign * o.Leased
 	s.Attempts += sign * o.Attempts
-	s.Throttled += sign * o.Throttled
+	s.Throttled.KeyRange += sign * o.Throttled.KeyRange
+	s.Throttled.Provisioned += sign * o.Throttled.Provisioned
+	s.Throttled.MaxOnDemand += sign * o.Throttled.MaxOnDemand
+	s.Throttled.Account += sign * o.Throttled.Account
+	s.Throttled.Unsaid += sign * o.Throttled.Unsaid
 	s.Recovered += sign * o.Recovered
 	s.Returned += sign * o.Returned
 	s.Abandoned.Close += sign * o.Abandoned.Close

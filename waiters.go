@@ -3,7 +3,6 @@ package ddbseq
 import (
 	"container/list"
 	"context"
-	"sync/atomic"
 )
 
 // A waiter is a caller that found memory empty.
@@ -102,8 +101,7 @@ func (s *core) scoop(w waiter) (grant, bool) {
 			}
 			continue
 		}
-		from := atomic.AddInt64(&b.cursor, w.want) - w.want + 1
-		if n := min(w.want, b.end-from); n > 0 {
+		if from, n := b.claimUpTo(w.want, false); n > 0 {
 			return grant{first: b.at(from), step: b.step, n: n}, true
 		}
 	}

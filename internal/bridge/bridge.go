@@ -1,9 +1,12 @@
-// Package bridge lets the simulators under internal drive the planner of
-// package ddbseq, which has no exported name: ddbseq fills in NewPlanner when
-// it is initialized, so importing it is enough.
+// Package bridge lets the simulators and proofs of this repository reach what
+// package ddbseq does not export. ddbseq fills in the variables when it is
+// initialized, so importing it is enough.
 package bridge
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Sizing is what a planner is made from: the options of one sequence.
 type Sizing struct {
@@ -31,3 +34,27 @@ var NewPlanner func(Sizing) Planner
 
 // DefaultSizing returns the options of an Allocator made without any.
 var DefaultSizing func() Sizing
+
+// A Hook is called in place of every call to a store. do carries the call out
+// and returns its error; the Hook may wait, leave it out, or do it and fail all
+// the same. A *Fault that it returns is seen as a failed call of the store.
+type Hook func(ctx context.Context, op, key string, do func() error) error
+
+// Fault is a failed call.
+type Fault struct {
+	Throttled    bool
+	Reasons      []string
+	MaybeApplied bool
+	Permanent    bool
+	Message      string
+}
+
+func (f *Fault) Error() string { return f.Message }
+
+// Intercept returns a *ddbseq.Store that calls hook in place of store, a
+// *ddbseq.Store.
+var Intercept func(store any, hook Hook) any
+
+// Take takes up to n IDs of seq, a *ddbseq.Sequence, out of memory, as n calls
+// of TryNext would, and yields them as runs. It returns how many it took.
+var Take func(seq any, n int64, yield func(first, step, n int64)) int64
