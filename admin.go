@@ -259,7 +259,8 @@ func (a *Allocator) restart(ctx context.Context, name string, v int64, called bo
 // sequence) will be leased from now on, and returns the value that all later IDs
 // lie beyond. It only moves forward: if the sequence is there already it writes
 // nothing. It is what to do after a restore or an import, with the highest ID in
-// your data. IDs that processes hold in memory are still handed out.
+// your data. IDs that processes hold in memory by then are still handed out, or
+// given back and leased again: stop the processes, or Refresh them, first.
 //
 // A counter that was moved back by hand must be advanced at least to where it
 // had been, otherwise the answer is ErrCounterMovedBack.

@@ -154,10 +154,10 @@ type dynamo struct {
 func (d *dynamo) table() string { return d.name }
 func (d *dynamo) check() error  { return d.err }
 
-// perCall makes every SDK call one wire attempt.
+// perCall makes every SDK call one wire attempt, and an empty reply an error.
 func perCall(o *dynamodb.Options) {
 	o.Retryer = aws.NopRetryer{}
-	o.APIOptions = append(o.APIOptions, awsmiddleware.AddUserAgentKey("ddbseq"))
+	o.APIOptions = append(o.APIOptions, awsmiddleware.AddUserAgentKey("ddbseq"), refuseEmpty)
 }
 
 func (d *dynamo) keyOf(key string) map[string]types.AttributeValue {

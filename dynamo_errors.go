@@ -1,8 +1,10 @@
 package ddbseq
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
@@ -21,7 +24,9 @@ import (
 // "Error handling" page and of the SDK's retry package.
 func (d *dynamo) failure(ctx context.Context, op, key string, err error) error {
 	le := &LeaseError{Sequence: key, Table: d.name, Op: op, Err: err}
-	if api, ok := errors.AsType[smithy.APIError](err); ok {
+	if errors.Is(err, errEmptyReply) {
+		le.MaybeApplied = true
+	} else if api, ok := errors.AsType[smithy.APIError](err); ok {
 		le.classifyCode(api.ErrorCode(), err)
 		if le.kind == ErrSchema {
 			le.Err = d.explainSchema(ctx, err)
@@ -162,6 +167,37 @@ func retryAfter(err error) time.Duration {
 		return 0
 	}
 	return time.Duration(ms) * time.Millisecond
+}
+
+// errEmptyReply is a reply with status 200 and no body. The SDK takes it for an
+// answer without content, which from GetItem would mean that there is no item.
+var errEmptyReply = errors.New("reply without a body")
+
+func refuseEmpty(stack *middleware.Stack) error {
+	// Last, next to the wire: before anything has read the body.
+	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("ddbseq.refuseEmpty",
+		func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (
+			out middleware.DeserializeOutput, metadata middleware.Metadata, err error,
+		) {
+			out, metadata, err = next.HandleDeserialize(ctx, in)
+			resp, ok := out.RawResponse.(*smithyhttp.Response)
+			if err != nil || !ok || resp.StatusCode != http.StatusOK {
+				return out, metadata, err
+			}
+			var first [1]byte
+			switch n, rerr := io.ReadFull(resp.Body, first[:]); {
+			case rerr == io.EOF:
+				return out, metadata, errEmptyReply
+			case rerr != nil:
+				return out, metadata, rerr
+			default:
+				resp.Body = struct {
+					io.Reader
+					io.Closer
+				}{io.MultiReader(bytes.NewReader(first[:n]), resp.Body), resp.Body}
+			}
+			return out, metadata, nil
+		}), middleware.After)
 }
 
 func isType[T error](err error) bool {

@@ -71,8 +71,8 @@ type leased struct {
 // token and count again, until an answer settles it. Either it is applied now,
 // or the item says that it was before, with the block in at and n.
 //
-// whole is the largest number of IDs that somebody wants in one piece.
-func (s *core) attempt(ctx context.Context, f facts, n, whole int64) (got leased, err error) {
+// most is the largest number of IDs that one caller waits for.
+func (s *core) attempt(ctx context.Context, f facts, n, most int64) (got leased, err error) {
 	got.facts = f
 	l := &s.lease
 	hurried := false
@@ -94,7 +94,7 @@ func (s *core) attempt(ctx context.Context, f facts, n, whole int64) (got leased
 		ch := l.open
 		if ch == nil {
 			ch, err = s.draft(l, &got.facts, n)
-			if err == nil && !l.blind && uint64(whole) > ch.base.definition().size() {
+			if err == nil && !l.blind && uint64(most) > ch.base.definition().size() {
 				err = errOversized
 			}
 			if err != nil && !l.fresh {
@@ -176,9 +176,9 @@ func worthHurry(err error) bool {
 
 func asLeaseError(err error) (*LeaseError, bool) { return errors.AsType[*LeaseError](err) }
 
-// errOversized is the verdict on a lease for somebody who wants more IDs in one
-// piece than there are.
-var errOversized = errors.New("ddbseq: more IDs in one piece than there are")
+// errOversized is the verdict on a lease for somebody who wants more IDs than
+// there are.
+var errOversized = errors.New("ddbseq: more IDs wanted than there are")
 
 // draft makes the change that leases up to n IDs from the item as known, or
 // says why there can be none.

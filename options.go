@@ -93,9 +93,9 @@ const (
 
 	maxName = 255
 
-	// maxLease bounds a block, so that its cursor can never come round however
-	// many calls overshoot its end.
-	maxLease = 1 << 61
+	// maxRun bounds a block in memory, so that its cursor can never come round
+	// however many calls overshoot its end. A larger lease makes several.
+	maxRun = 1 << 61
 
 	// maxChain bounds the blocks in memory. Only Reserve, which leaves the ends
 	// of blocks behind that are too short for it, ever gets there.
@@ -158,8 +158,6 @@ func (z Sizing) validate() error {
 		return invalidOption("RateWindow", z.RateWindow, "must be a second or more")
 	case z.MinBlock < 1:
 		return invalidOption("MinBlock", z.MinBlock, "must be 1 or more")
-	case z.MaxBlock > maxLease:
-		return invalidOption("MaxBlock", z.MaxBlock, "must not be above 2^61")
 	case z.MaxBlock < z.MinBlock:
 		return invalidOption("MaxBlock", z.MaxBlock, "must not be below MinBlock")
 	}

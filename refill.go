@@ -61,9 +61,20 @@ func (a *Allocator) newSequence(name string, cfg sequenceConfig, z Sizing) *Sequ
 	return s
 }
 
-// install makes a leased block the newest one. requires mu
+// install makes what was leased the newest block, or blocks. requires mu
 func (s *core) install(got leased) {
-	b := &block{cursor: -1, first: got.first, step: got.step, end: got.n, soft: got.n, seq: s.seq, before: got.before}
+	for n := got.n; n > 0; n = got.n {
+		n = min(n, maxRun)
+		b := &block{cursor: -1, first: got.first, step: got.step, end: n, soft: n, seq: s.seq, before: got.before}
+		s.link(b)
+		if got.n -= n; got.n > 0 {
+			got.first, got.before = b.at(n), new(b.at(n-1))
+		}
+	}
+	s.tried = false
+}
+
+func (s *core) link(b *block) {
 	b.cursor = s.serve(b) - 1
 	if len(s.chain) >= maxChain {
 		claimed := s.chain[0].drop()
@@ -74,7 +85,6 @@ func (s *core) install(got leased) {
 	s.chain = append(s.chain, b)
 	s.tail.next.Store(b) // from here on b is seen
 	s.tail = b
-	s.tried = false
 }
 
 // stock returns how many IDs are left in memory, and forgets blocks that are
@@ -84,7 +94,7 @@ func (s *core) stock() (left int64) {
 	for _, b := range s.chain {
 		if n := b.left(); n > 0 {
 			kept = append(kept, b)
-			left += n
+			left = addSat(left, n)
 		} else {
 			s.retired += b.end
 		}
@@ -199,9 +209,11 @@ func (s *core) refill() {
 	now := s.a.now()
 	s.plan.observe(now, s.issued())
 	n := s.plan.plan(now, stock, s.demand()).lease
-	var whole int64
+	var most, whole int64
 	for place := s.waiters.Front(); place != nil; place = place.Next() {
-		if w := place.Value.(waiter); w.whole {
+		w := place.Value.(waiter)
+		most = max(most, w.want)
+		if w.whole {
 			whole = max(whole, w.want)
 		}
 	}
@@ -219,7 +231,7 @@ func (s *core) refill() {
 	known := s.facts
 	s.mu.Unlock()
 
-	got, err := s.attempt(s.a.ctx, known, n, whole)
+	got, err := s.attempt(s.a.ctx, known, n, most)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -61,7 +61,7 @@ type block struct {
 }
 
 // dropped is what the cursor of a block is swapped for when its tail is taken
-// away: past any end (see maxLease), and far from overflow.
+// away: past any end (see maxRun), and far from overflow.
 const dropped = int64(1) << 62
 
 type slowPath = func(ctx context.Context, b *block, i int64) (int64, error)
@@ -297,7 +297,7 @@ func (b *block) limit(soft int64) (passed bool) {
 }
 
 func (s *Sequence) countable(n int64) error {
-	if n > maxLease {
+	if n > maxRun {
 		return fmt.Errorf("%w: %d of sequence %q; at most 2^61 fit into a block", ErrInvalidCount, n, s.name)
 	}
 	if n < 1 {

@@ -138,13 +138,14 @@ func (s *core) fail(err error) {
 	}
 }
 
-// failOversized sends those away who want more at once than there is in all:
-// of a CYCLE sequence they would wait for ever. requires mu
+// failOversized sends those away who want more at once than there is in all: of
+// a CYCLE sequence they would wait for ever, and of another one they would use
+// it up for nothing. requires mu
 func (s *core) failOversized(d Definition) {
 	for place := s.waiters.Front(); place != nil; {
 		w, this := place.Value.(waiter), place
 		place = place.Next()
-		if w.whole && uint64(w.want) > d.size() {
+		if uint64(w.want) > d.size() {
 			s.leave(this)
 			w.ch <- grant{err: s.tooMany(w.want, d)}
 		}
