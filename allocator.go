@@ -234,6 +234,10 @@ func (a *Allocator) open() error {
 	return nil
 }
 
+// closeGrace is how long Close waits for calls to the store to heed the end of
+// their context.
+const closeGrace = 100 * time.Millisecond
+
 // Close ends the Allocator: callers who wait get ErrClosed, and so does who
 // comes later. What is left of the newest block of each sequence is given back
 // to the table, unless another process has leased since; see [Stats] for how
@@ -245,7 +249,7 @@ func (a *Allocator) Close(ctx context.Context) error {
 	first := !a.closed
 	a.closed = true
 	a.mu.Unlock()
-	var err error
+	var err error // read after done is closed
 	if first {
 		a.cancel()
 		a.queue.close()
@@ -254,8 +258,8 @@ func (a *Allocator) Close(ctx context.Context) error {
 		for _, s := range a.sequences() {
 			tails = append(tails, s.shut())
 		}
-		err = a.giveBack(ctx, tails)
 		go func() {
+			err = a.giveBack(ctx, tails)
 			a.running.Wait()
 			close(a.done)
 		}()
@@ -265,11 +269,15 @@ func (a *Allocator) Close(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
+	// A call that heeds its context ends now as well; one that does not must not
+	// keep us.
+	grace := time.NewTimer(closeGrace)
+	defer grace.Stop()
 	select {
 	case <-a.done:
 		return err
-	default:
-		return errors.Join(err, fmt.Errorf("ddbseq: closing: refills are still under way: %w", contextErr(ctx)))
+	case <-grace.C:
+		return fmt.Errorf("ddbseq: closing: calls to the store are still under way: %w", contextErr(ctx))
 	}
 }
 

@@ -36,7 +36,7 @@ func (d *dynamo) createTable(ctx context.Context) error {
 		return d.failure(ctx, "CreateTable", "", err)
 	}
 	waiter := dynamodb.NewTableExistsWaiter(describer, func(o *dynamodb.TableExistsWaiterOptions) {
-		o.MinDelay, o.MaxDelay = time.Second, 5*time.Second
+		o.MinDelay, o.MaxDelay = 100*time.Millisecond, 5*time.Second
 		o.ClientOptions = append(o.ClientOptions, perCall)
 	})
 	out, err := waiter.WaitForOutput(ctx, &dynamodb.DescribeTableInput{TableName: &d.name}, tableWait)

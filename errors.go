@@ -224,8 +224,18 @@ func (e *waitError) Unwrap() []error {
 	if e.last == nil {
 		return []error{e.ctx}
 	}
-	return []error{e.ctx, e.last}
+	return []error{e.ctx, foreign{e.last}}
 }
+
+// foreign is the store's error beside a caller's own: a time-out or a cancel in
+// it is that of an attempt of ours, and must not pass for the caller's.
+type foreign struct{ error }
+
+func (f foreign) Is(target error) bool {
+	return target != context.Canceled && target != context.DeadlineExceeded && errors.Is(f.error, target)
+}
+
+func (f foreign) As(target any) bool { return errors.As(f.error, target) }
 
 // contextErr returns ctx's error joined with its cause when that says more.
 func contextErr(ctx context.Context) error {

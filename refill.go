@@ -313,7 +313,7 @@ func (s *core) stop() {
 // now if it was only spread out, and into the delay of those who wait if it
 // failed before. requires mu
 func (s *core) hasten() {
-	if s.timer == nil || s.wanted == 0 || !s.patient {
+	if s.timer == nil || s.demand() == 0 || !s.patient {
 		return
 	}
 	s.patient = false
