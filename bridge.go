@@ -27,6 +27,7 @@ func init() {
 	bridge.Intercept = func(store any, hook bridge.Hook) any {
 		return &Store{backend: hooked{backend: store.(*Store).backend, hook: hook}}
 	}
+	bridge.SetRand = func(options any, rand func() float64) { options.(*Options).rand = rand }
 	bridge.Take = func(seq any, n int64, yield func(first, step, n int64)) int64 {
 		return seq.(*Sequence).take(n, yield)
 	}

@@ -58,3 +58,8 @@ var Intercept func(store any, hook Hook) any
 // Take takes up to n IDs of seq, a *ddbseq.Sequence, out of memory, as n calls
 // of TryNext would, and yields them as runs. It returns how many it took.
 var Take func(seq any, n int64, yield func(first, step, n int64)) int64
+
+// SetRand has an Allocator draw its jitter from rand, which returns numbers in
+// [0, 1) and must be safe for concurrent use. options is the *ddbseq.Options that
+// an option function of New is given.
+var SetRand func(options any, rand func() float64)
