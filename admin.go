@@ -1,6 +1,7 @@
 package ddbseq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,11 +24,37 @@ type Description struct {
 	Exhausted bool
 	Epoch     int64 // raised by every Restart; 0 before the first
 	Paused    bool
+	Tuning    Tuning
+
+	// DailyLimit and its zone ("" is UTC), 0 if there is none, and how many IDs
+	// were leased on the day of the last lease.
+	DailyLimit     int64
+	DailyLimitZone string
+	Day            string // as 2006-01-02
+	Used           int64
+
+	// Totals of all processes since the sequence was made, approximate where
+	// replies were lost or a process was killed. What was leased and neither
+	// issued nor returned is in memory somewhere, or a gap.
+	Leased, Issued, Returned int64
+}
+
+// GapRatio is the part of what was leased that was neither issued nor returned:
+// in memory somewhere, or a gap. Much of it, in a sequence that has been used for
+// long, suggests processes that crash in a loop.
+func (d Description) GapRatio() float64 {
+	if d.Leased <= 0 {
+		return 0
+	}
+	return max(0, 1-(float64(d.Issued)+float64(d.Returned))/float64(d.Leased))
 }
 
 func (a *Allocator) describe(it *item) Description {
 	d := it.definition()
-	out := Description{Name: it.key[min(len(a.opts.KeyPrefix), len(it.key)):], Definition: d, Epoch: it.epoch, Paused: it.paused}
+	out := Description{Name: it.key[min(len(a.opts.KeyPrefix), len(it.key)):], Definition: d, Epoch: it.epoch, Paused: it.paused,
+		Tuning: it.tune.clone(), Day: it.day, Used: it.used, Leased: it.totals.leased, Issued: it.totals.issued, Returned: it.totals.returned}
+	limit := it.def.limit(dailyLimit{})
+	out.DailyLimit, out.DailyLimitZone = limit.max, limit.zone
 	switch {
 	case it.lastID == nil:
 		out.Next = it.first()
@@ -59,9 +86,11 @@ func (a *Allocator) Create(ctx context.Context, name string, cs ...Clause) error
 		if it == nil {
 			return ch, nil
 		}
-		if have, want := it.definition(), c.definition(); have != want {
-			return nil, fmt.Errorf("%w: sequence %q in table %q exists with %v, not with %v; change it with Alter",
-				ErrDefinitionMismatch, name, a.store.table(), have, want)
+		have, want := it.definition(), c.definition()
+		haveLimit, wantLimit := it.def.limit(dailyLimit{}), c.limit(dailyLimit{})
+		if have != want || haveLimit != wantLimit {
+			return nil, fmt.Errorf("%w: sequence %q in table %q exists with %v and daily limit %v, not with %v and %v; change it with Alter",
+				ErrDefinitionMismatch, name, a.store.table(), have, haveLimit, want, wantLimit)
 		}
 		return nil, nil
 	})
@@ -82,7 +111,7 @@ func (a *Allocator) Alter(ctx context.Context, name string, cs ...Clause) error 
 	if err := a.checkName(name); err != nil {
 		return err
 	}
-	if !c.defines() && !c.restarts() {
+	if !c.defines() && !c.restarts() && c.tune == nil {
 		return nil
 	}
 	token, ver, born := randomID(), randomID(), randomID()
@@ -92,14 +121,20 @@ func (a *Allocator) Alter(ctx context.Context, name string, cs ...Clause) error 
 		}
 		return a.alteration(name, it, c, token, ver, born)
 	})
-	a.changed(name, it, err)
+	if c.sql() || c.restarts() {
+		a.changed(name, it, err)
+	} else if err == nil {
+		a.retuned(name, it)
+	}
 	return err
 }
 
 func (a *Allocator) alteration(name string, it *item, c clauses, token, ver, born string) (*change, error) {
 	old := it.definition()
 	d := c.over(old)
-	if err := d.check(name, c); err != nil {
+	oldLimit := it.def.limit(dailyLimit{})
+	limit := c.limit(oldLimit)
+	if err := cmp.Or(d.check(name, clauses{widthMin: c.widthMin, widthMax: c.widthMax}), limit.check(name)); err != nil {
 		return nil, err
 	}
 	position := it.first()
@@ -115,11 +150,22 @@ func (a *Allocator) alteration(name string, it *item, c clauses, token, ver, bor
 		return nil, err
 	}
 	ch := &change{key: it.key, token: token, base: it, fence: !c.restarts(), born: born}
-	if c.defines() {
-		if d == old && !c.restarts() {
+	if c.tune != nil {
+		t, err := it.tune.change(name, *c.tune)
+		if err != nil {
+			return nil, err
+		}
+		ch.tune = &t
+	}
+	if (!c.defines() || d == old && limit == oldLimit) && !c.restarts() {
+		if ch.tune == nil {
 			return nil, nil
 		}
-		def := d.all()
+		ch.fence, ch.present, ch.absent = false, true, it.lastID == nil
+		return ch, nil
+	}
+	if c.defines() {
+		def := d.all().with(limit)
 		ch.def, ch.ver = &def, ver
 	}
 	turns := d.ascending() != old.ascending()
@@ -221,7 +267,7 @@ func (a *Allocator) restart(ctx context.Context, name string, v int64, called bo
 	if err := a.checkName(name); err != nil {
 		return err
 	}
-	if c.defines() || c.restarts() {
+	if c.defines() || c.restarts() || c.tune != nil {
 		return &DefinitionError{Sequence: name, Rule: "misplaced_clause", Detail: "Restart takes no clause but AllowReuse"}
 	}
 	token, born := randomID(), randomID()
@@ -319,26 +365,70 @@ func (a *Allocator) Describe(ctx context.Context, name string) (Description, err
 }
 
 // List yields the sequences of the table whose key begins with the Allocator's
-// prefix, page by page, in no order and not as of one moment. An item that
-// cannot be read is yielded as an error, and so is a failed call, which ends the
-// list.
+// prefix, page by page, in no order and not as of one moment. An item that cannot
+// be read is yielded as an error; a call that fails is made again until ctx ends,
+// and then ends the list.
 func (a *Allocator) List(ctx context.Context) iter.Seq2[Description, error] {
 	return func(yield func(Description, error) bool) {
-		if err := a.open(); err != nil {
-			yield(Description{}, err)
-			return
-		}
-		prefix := a.opts.KeyPrefix
-		for it, err := range a.store.list(ctx, prefix) {
-			var d Description
-			if err == nil {
-				d = a.describe(it)
-			}
-			if !yield(d, err) {
+		var at cursor
+		for first := true; first || at != nil; first = false {
+			var page []listed
+			err := a.retry(ctx, func(ctx context.Context) error {
+				var next cursor
+				var err error
+				if page, next, err = a.store.page(ctx, a.opts.KeyPrefix, at); err == nil {
+					at = next
+				}
+				return err
+			})
+			if err != nil {
+				yield(Description{}, err)
 				return
+			}
+			for _, l := range page {
+				var d Description
+				if l.err == nil {
+					d = a.describe(l.item)
+				}
+				if !yield(d, l.err) {
+					return
+				}
 			}
 		}
 	}
+}
+
+// retry makes a call that changes nothing until it succeeds, ctx or the
+// Allocator ends, or its error is permanent.
+func (a *Allocator) retry(ctx context.Context, call func(context.Context) error) error {
+	if err := a.open(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(a.ctx, cancel)()
+	for tries := 0; ; tries++ {
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, a.opts.AttemptTimeout)
+			defer cancel()
+			return call(ctx)
+		}()
+		if err == nil || permanent(err) {
+			return err
+		}
+		if !sleep(ctx, a.delay(err, tries)) {
+			return errors.Join(a.open(), &waitError{table: a.store.table(), ctx: contextErr(ctx), last: err})
+		}
+	}
+}
+
+// delay returns how long to wait after err, which came after so many others.
+func (a *Allocator) delay(err error, tries int) time.Duration {
+	d := time.Duration(a.opts.rand() * float64(min(backoffCap, backoffBase<<min(tries, 16))))
+	if le, ok := asLeaseError(err); ok {
+		d = max(d, min(le.retryAfter, d+5*time.Second))
+	}
+	return d
 }
 
 // Refresh drops what this process holds of the named sequences, or of all it has
@@ -386,6 +476,16 @@ func (a *Allocator) nudge(name string) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.held = 0
+	}
+}
+
+// retuned makes this process follow what it has just set in the table.
+func (a *Allocator) retuned(name string, it *item) {
+	if s := a.known(name); s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.held = 0
+		s.retune(it.tune)
 	}
 }
 
@@ -484,10 +584,7 @@ func (a *Allocator) carry(ctx context.Context, name string, known *item, plan fu
 		}
 		le, ok := asLeaseError(err)
 		open = open || ok && le.MaybeApplied
-		d := time.Duration(a.opts.rand() * float64(min(backoffCap, backoffBase<<min(tries, 16))))
-		if ok {
-			d = max(d, min(le.retryAfter, d+5*time.Second))
-		}
+		d := a.delay(err, tries)
 		tries++
 		if !sleep(ctx, d) {
 			if open {

@@ -37,6 +37,7 @@ type Allocator struct {
 	running sync.WaitGroup // goroutines and timers of ours
 	queue   queue
 	sampler sampler
+	poller  poller
 
 	// names maps names to sequences for reading without a lock. fresh holds
 	// those that are not in it yet; a lookup that finds its name there counts as
@@ -71,6 +72,9 @@ func New(store *Store, optFns ...func(*Options)) (*Allocator, error) {
 	}
 	a.names.Store(&map[string]*Sequence{})
 	a.ctx, a.cancel = context.WithCancel(context.Background())
+	if opts.ConfigPoll > 0 {
+		a.pollAgain()
+	}
 	return a, nil
 }
 
@@ -254,6 +258,7 @@ func (a *Allocator) Close(ctx context.Context) error {
 		a.cancel()
 		a.queue.close()
 		a.sampler.close(a)
+		a.poller.close(a)
 		var tails []*tail
 		for _, s := range a.sequences() {
 			tails = append(tails, s.shut())

@@ -3,7 +3,6 @@ package ddbseq
 import (
 	"context"
 	"errors"
-	"iter"
 	"time"
 
 	"github.com/ddbseq/ddbseq/internal/bridge"
@@ -68,8 +67,12 @@ func (h hooked) apply(ctx context.Context, ch *change) (it *item, err error) {
 	return it, err
 }
 
-func (h hooked) list(ctx context.Context, prefix string) iter.Seq2[*item, error] {
-	return h.backend.list(ctx, prefix)
+func (h hooked) peek(ctx context.Context, key string) (it *item, err error) {
+	err = h.call(ctx, "GetItem", key, func() error {
+		it, err = h.backend.peek(ctx, key)
+		return err
+	})
+	return it, err
 }
 
 // take claims up to n IDs that are in memory, in order.

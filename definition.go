@@ -41,6 +41,9 @@ type clauses struct {
 	start, increment, min, max *int64
 	cycle                      *bool
 	noMin, noMax               bool
+	daily                      *int64
+	zone                       *string
+	tune                       *[]func(*Tuning)
 
 	// width bounds the far end when nothing else does; see Int32.
 	widthMin, widthMax int64
@@ -127,7 +130,10 @@ func gather(cs []Clause) clauses {
 func (c clauses) restarts() bool { return c.restart != nil || c.restartStart }
 
 // defines reports whether c names anything of a definition.
-func (c clauses) defines() bool {
+func (c clauses) defines() bool { return c.sql() || c.daily != nil || c.zone != nil }
+
+// sql reports whether c names anything that ALTER SEQUENCE knows.
+func (c clauses) sql() bool {
 	return c.start != nil || c.increment != nil || c.min != nil || c.max != nil ||
 		c.cycle != nil || c.noMin || c.noMax || c.widthMax != 0
 }
@@ -202,7 +208,7 @@ func defaultMax(increment int64) int64 {
 // bound that a width implies.
 func (c clauses) explicit() clauses {
 	d := c.definition()
-	out := clauses{start: c.start, increment: c.increment, min: c.min, max: c.max, cycle: c.cycle}
+	out := clauses{start: c.start, increment: c.increment, min: c.min, max: c.max, cycle: c.cycle, daily: c.daily, zone: c.zone}
 	if c.widthMax != 0 {
 		if d.Increment < 0 {
 			out.min = &d.Min
@@ -261,7 +267,7 @@ func (d Definition) check(sequence string, c clauses) error {
 	case d.Start > d.Max:
 		return fail("start_above_max", "START value (%d) cannot be greater than MAXVALUE (%d)", d.Start, d.Max)
 	}
-	return nil
+	return c.limit(dailyLimit{}).check(sequence)
 }
 
 // contains reports whether v lies within the bounds; it need not be on the
@@ -364,6 +370,7 @@ func (c clauses) merge(more clauses) (clauses, string) {
 		number("INCREMENT", &c.increment, more.increment),
 		number("MINVALUE", &c.min, more.min),
 		number("MAXVALUE", &c.max, more.max),
+		number("DailyLimit", &c.daily, more.daily),
 	} {
 		if conflict != "" {
 			return c, conflict
@@ -374,6 +381,12 @@ func (c clauses) merge(more clauses) (clauses, string) {
 			return c, "one call says CYCLE and another NO CYCLE"
 		}
 		c.cycle = more.cycle
+	}
+	if more.zone != nil {
+		if c.zone != nil && *c.zone != *more.zone {
+			return c, "the calls name different time zones"
+		}
+		c.zone = more.zone
 	}
 	c.noMin, c.noMax = c.noMin || more.noMin, c.noMax || more.noMax
 	if c.noMin && c.min != nil || c.noMax && c.max != nil {
@@ -407,8 +420,8 @@ func (c clauses) checkSaid(sequence string) error {
 
 // misplaced refuses clauses that only ALTER SEQUENCE takes.
 func (c clauses) misplaced(sequence string) error {
-	if c.restarts() || c.allowReuse {
-		return &DefinitionError{Sequence: sequence, Rule: "misplaced_clause", Detail: "RESTART and AllowReuse belong to Alter and Restart"}
+	if c.restarts() || c.allowReuse || c.tune != nil {
+		return &DefinitionError{Sequence: sequence, Rule: "misplaced_clause", Detail: "RESTART, AllowReuse and Tune belong to Alter and Restart"}
 	}
 	return nil
 }

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"math/big"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
@@ -149,22 +150,31 @@ type dynamo struct {
 	name   string
 	attrs  map[string]string // default name -> name in the table
 	err    error             // invalid options
+	ahead  atomic.Int64      // how far the service's clock is ahead of ours, ns
 }
 
 func (d *dynamo) table() string { return d.name }
 func (d *dynamo) check() error  { return d.err }
 
-// perCall makes every SDK call one wire attempt, and an empty reply an error.
-func perCall(o *dynamodb.Options) {
+// perCall makes every SDK call one wire attempt, and an empty reply an error, and
+// reads the clock of the service off every reply.
+func (d *dynamo) perCall(o *dynamodb.Options) {
 	o.Retryer = aws.NopRetryer{}
-	o.APIOptions = append(o.APIOptions, awsmiddleware.AddUserAgentKey("ddbseq"), refuseEmpty)
+	o.APIOptions = append(o.APIOptions, awsmiddleware.AddUserAgentKey("ddbseq"), d.onReply)
 }
 
 func (d *dynamo) keyOf(key string) map[string]types.AttributeValue {
 	return map[string]types.AttributeValue{d.attrs[attrKey]: &types.AttributeValueMemberS{Value: key}}
 }
 
-func (d *dynamo) get(ctx context.Context, key string) (*item, error) {
+// clock goes by the Date header of the replies: one clock for all processes.
+func (d *dynamo) clock() time.Time { return time.Now().Add(time.Duration(d.ahead.Load())) }
+
+func (d *dynamo) get(ctx context.Context, key string) (*item, error) { return d.read(ctx, key, true) }
+
+func (d *dynamo) peek(ctx context.Context, key string) (*item, error) { return d.read(ctx, key, false) }
+
+func (d *dynamo) read(ctx context.Context, key string, consistent bool) (*item, error) {
 	c, ok := d.client.(GetItemAPI)
 	if !ok {
 		return nil, d.unsupported("GetItem", key)
@@ -172,8 +182,8 @@ func (d *dynamo) get(ctx context.Context, key string) (*item, error) {
 	out, err := c.GetItem(ctx, &dynamodb.GetItemInput{
 		TableName:      &d.name,
 		Key:            d.keyOf(key),
-		ConsistentRead: aws.Bool(true),
-	}, perCall)
+		ConsistentRead: &consistent,
+	}, d.perCall)
 	if err != nil {
 		return nil, d.failure(ctx, "GetItem", key, err)
 	}
@@ -194,7 +204,7 @@ func (d *dynamo) apply(ctx context.Context, ch *change) (*item, error) {
 		ExpressionAttributeValues:           e.values,
 		ReturnValues:                        types.ReturnValueAllNew,
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
-	}, perCall)
+	}, d.perCall)
 	if ccf, ok := errors.AsType[*types.ConditionalCheckFailedException](err); ok {
 		return nil, d.refused(ctx, ch.key, ccf.Item)
 	}
@@ -336,7 +346,7 @@ func (e *expression) condition(ch *change) {
 		e.cond("(attribute_not_exists(%[1]s) OR %[2]s %[3]s %[1]s)", e.name(attrAt), e.name(attrLast), notBehind)
 	}
 	if ch.running {
-		e.cond("(attribute_not_exists(%[1]s) OR %[1]s = %[2]s)", e.path(attrTune, "paused"),
+		e.cond("(attribute_not_exists(%[1]s) OR %[1]s = %[2]s)", e.path(attrTune, tunePaused),
 			e.value("running", &types.AttributeValueMemberBOOL{Value: false}))
 	}
 	if ch.atLimit != nil {
@@ -361,6 +371,14 @@ func (e *expression) condition(ch *change) {
 		places = append(places, within)
 	}
 	e.cond("(%s)", strings.Join(places, " OR "))
+	if l := ch.limit; l != nil {
+		switch {
+		case !l.roll:
+			e.cond("%s = %s AND %s <= %s", e.name(attrDay), e.str("day", l.day), e.name(attrUsed), e.num("maxUsed", l.max-l.n))
+		default:
+			e.same(attrDay, l.from)
+		}
+	}
 }
 
 // same demands that a string attribute is as known, absent where none is known.
@@ -413,40 +431,54 @@ func (e *expression) effect(ch *change) {
 	if ch.pin != nil {
 		e.set(attrFrom, "%s", e.num("pin", *ch.pin))
 	}
+	if l := ch.limit; l != nil && l.roll {
+		e.set(attrDay, "%s", e.str("day", l.day))
+		e.set(attrUsed, "%s", e.num("used", l.n))
+	} else if l != nil {
+		e.set(attrUsed, "%s + %s", e.name(attrUsed), e.num("used", l.n))
+	}
+	if ch.unuse > 0 {
+		e.set(attrUsed, "%s - %s", e.name(attrUsed), e.num("unuse", ch.unuse))
+	}
+	e.add(attrLeased, ch.add.leased)
+	e.add(attrIssued, ch.add.issued)
+	e.add(attrReturned, ch.add.returned)
+	if ch.tune != nil {
+		e.set(attrTune, "%s", e.value("tune", tuneValue(ch.tune.Tuning)))
+	}
 }
 
-// list reads the whole table, page by page.
-func (d *dynamo) list(ctx context.Context, prefix string) iter.Seq2[*item, error] {
-	return func(yield func(*item, error) bool) {
-		c, ok := d.client.(ScanAPI)
-		if !ok {
-			yield(nil, d.unsupported("Scan", ""))
-			return
-		}
-		in := &dynamodb.ScanInput{TableName: &d.name, ConsistentRead: aws.Bool(true)}
-		for {
-			out, err := c.Scan(ctx, in, perCall)
-			if err != nil {
-				yield(nil, d.failure(ctx, "Scan", "", err))
-				return
-			}
-			for _, attrs := range out.Items {
-				key, err := d.keyIn(attrs)
-				if err == nil && !below(prefix, key) {
-					continue
-				}
-				var it *item
-				if err == nil {
-					it, err = d.parse(key, attrs)
-				}
-				if !yield(it, err) {
-					return
-				}
-			}
-			if len(out.LastEvaluatedKey) == 0 {
-				return
-			}
-			in.ExclusiveStartKey = out.LastEvaluatedKey
+// add adds to a running total.
+func (e *expression) add(attr string, n int64) {
+	if n != 0 {
+		e.set(attr, "if_not_exists(%s, %s) + %s", e.name(attr), e.num("zero", 0), e.num("add_"+attr, n))
+	}
+}
+
+func (d *dynamo) page(ctx context.Context, prefix string, at cursor) (out []listed, next cursor, err error) {
+	c, ok := d.client.(ScanAPI)
+	if !ok {
+		return nil, nil, d.unsupported("Scan", "")
+	}
+	in := &dynamodb.ScanInput{TableName: &d.name, ConsistentRead: aws.Bool(true)}
+	if at != nil {
+		in.ExclusiveStartKey = at.(map[string]types.AttributeValue)
+	}
+	page, err := c.Scan(ctx, in, d.perCall)
+	if err != nil {
+		return nil, nil, d.failure(ctx, "Scan", "", err)
+	}
+	for _, attrs := range page.Items {
+		key, err := d.keyIn(attrs)
+		if err != nil {
+			out = append(out, listed{err: err})
+		} else if below(prefix, key) {
+			it, err := d.parse(key, attrs)
+			out = append(out, listed{it, err})
 		}
 	}
+	if len(page.LastEvaluatedKey) > 0 {
+		next = page.LastEvaluatedKey
+	}
+	return out, next, nil
 }

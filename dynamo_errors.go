@@ -173,16 +173,22 @@ func retryAfter(err error) time.Duration {
 // answer without content, which from GetItem would mean that there is no item.
 var errEmptyReply = errors.New("reply without a body")
 
-func refuseEmpty(stack *middleware.Stack) error {
+func (d *dynamo) onReply(stack *middleware.Stack) error {
 	// Last, next to the wire: before anything has read the body.
-	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("ddbseq.refuseEmpty",
+	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("ddbseq.onReply",
 		func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (
 			out middleware.DeserializeOutput, metadata middleware.Metadata, err error,
 		) {
 			out, metadata, err = next.HandleDeserialize(ctx, in)
 			resp, ok := out.RawResponse.(*smithyhttp.Response)
-			if err != nil || !ok || resp.StatusCode != http.StatusOK {
+			if err != nil || !ok {
 				return out, metadata, err
+			}
+			if t, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+				d.ahead.Store(int64(time.Until(t)))
+			}
+			if resp.StatusCode != http.StatusOK {
+				return out, metadata, nil
 			}
 			var first [1]byte
 			switch n, rerr := io.ReadFull(resp.Body, first[:]); {

@@ -1,8 +1,10 @@
 package ddbseq
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
@@ -23,9 +25,12 @@ func (d *dynamo) parse(key string, attrs map[string]types.AttributeValue) (*item
 		ver:    p.id(attrVer),
 		from:   p.optional(attrFrom),
 		v:      p.number(attrV),
-		paused: p.paused(),
+		tune:   p.tuning(),
+		day:    p.text(attrDay),
+		used:   p.number(attrUsed),
+		totals: totals{leased: p.total(attrLeased), issued: p.total(attrIssued), returned: p.total(attrReturned)},
 	}
-	it.def = p.definition()
+	it.def, it.paused = p.definition(), it.tune.paused()
 	if it.v > layoutVersion {
 		// Whatever else the item holds may mean something else by now.
 		return it, &layoutError{key: key, table: d.name, v: it.v}
@@ -87,6 +92,20 @@ func (p *parser) number(attr string) int64 {
 	return 0
 }
 
+// total reads a running total, which proves nothing and fails nothing: one that
+// has grown beyond int64 is the largest.
+func (p *parser) total(attr string) int64 {
+	n, ok := p.attrs[p.names[attr]].(*types.AttributeValueMemberN)
+	if !ok {
+		return 0
+	}
+	v, err := strconv.ParseInt(n.Value, 10, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0
+	}
+	return v
+}
+
 func (p *parser) text(attr string) string {
 	name := p.names[attr]
 	switch v := p.attrs[name].(type) {
@@ -139,9 +158,81 @@ func (p *parser) flag(name string, v types.AttributeValue) bool {
 	return b.Value
 }
 
-func (p *parser) paused() bool {
-	v, ok := p.object(attrTune)["paused"]
-	return ok && p.flag("tune.paused", v)
+// The elements of tune: numbers of IDs, and durations as "1m30s".
+const (
+	tuneRunway     = "runway"
+	tuneLeaseEvery = "leaseEvery"
+	tuneMinBlock   = "minBlock"
+	tuneMaxBlock   = "maxBlock"
+	tuneFirstBlock = "firstBlock"
+	tunePaused     = "paused"
+)
+
+// tuning reads what operators write by hand. What it cannot read does not make
+// the item corrupt: the process keeps to what it had, and says so.
+func (p *parser) tuning() tuning {
+	own := &parser{attrs: p.attrs, names: p.names}
+	m := own.object(attrTune)
+	number := func(element string) *int64 {
+		if v, ok := m[element]; ok {
+			return own.integer("tune."+element, v)
+		}
+		return nil
+	}
+	span := func(element string) *time.Duration {
+		v, ok := m[element]
+		if !ok {
+			return nil
+		}
+		s, ok := v.(*types.AttributeValueMemberS)
+		if !ok {
+			own.fail("tune."+element, v, `a duration such as "1m30s"`)
+			return nil
+		}
+		d, err := time.ParseDuration(s.Value)
+		if err != nil {
+			own.fail("tune."+element, v, `a duration such as "1m30s"`)
+			return nil
+		}
+		return &d
+	}
+	t := tuning{Tuning: Tuning{
+		Runway: span(tuneRunway), LeaseEvery: span(tuneLeaseEvery),
+		MinBlock: number(tuneMinBlock), MaxBlock: number(tuneMaxBlock), FirstBlock: number(tuneFirstBlock),
+	}}
+	if v, ok := m[tunePaused]; ok {
+		// Whatever is not "false" pauses, as in the condition of a lease.
+		b, isBool := v.(*types.AttributeValueMemberBOOL)
+		t.Paused = new(!isBool || b.Value)
+	}
+	if own.err != nil {
+		t.bad = own.err.Error()
+	}
+	return t
+}
+
+// tuneValue is what is stored of t.
+func tuneValue(t Tuning) types.AttributeValue {
+	m := map[string]types.AttributeValue{}
+	number := func(element string, v *int64) {
+		if v != nil {
+			m[element] = &types.AttributeValueMemberN{Value: strconv.FormatInt(*v, 10)}
+		}
+	}
+	span := func(element string, v *time.Duration) {
+		if v != nil {
+			m[element] = &types.AttributeValueMemberS{Value: v.String()}
+		}
+	}
+	span(tuneRunway, t.Runway)
+	span(tuneLeaseEvery, t.LeaseEvery)
+	number(tuneMinBlock, t.MinBlock)
+	number(tuneMaxBlock, t.MaxBlock)
+	number(tuneFirstBlock, t.FirstBlock)
+	if t.Paused != nil {
+		m[tunePaused] = &types.AttributeValueMemberBOOL{Value: *t.Paused}
+	}
+	return &types.AttributeValueMemberM{Value: m}
 }
 
 // The elements of def.
@@ -151,6 +242,8 @@ const (
 	defMin       = "min"
 	defMax       = "max"
 	defCycle     = "cycle"
+	defDaily     = "dailyLimit"
+	defZone      = "dailyLimitZone"
 )
 
 func (p *parser) definition() clauses {
@@ -161,7 +254,15 @@ func (p *parser) definition() clauses {
 		}
 		return nil
 	}
-	c := clauses{start: number(defStart), increment: number(defIncrement), min: number(defMin), max: number(defMax)}
+	c := clauses{start: number(defStart), increment: number(defIncrement), min: number(defMin), max: number(defMax), daily: number(defDaily)}
+	if v, ok := m[defZone]; ok {
+		s, ok := v.(*types.AttributeValueMemberS)
+		if !ok {
+			p.fail("def."+defZone, v, "text")
+			s = &types.AttributeValueMemberS{}
+		}
+		c.zone = &s.Value
+	}
 	if v, ok := m[defCycle]; ok {
 		b := p.flag("def."+defCycle, v)
 		c.cycle = &b
@@ -181,6 +282,10 @@ func defValue(c clauses) types.AttributeValue {
 	number(defIncrement, c.increment)
 	number(defMin, c.min)
 	number(defMax, c.max)
+	number(defDaily, c.daily)
+	if c.zone != nil && *c.zone != "" {
+		m[defZone] = &types.AttributeValueMemberS{Value: *c.zone}
+	}
 	if c.cycle != nil {
 		m[defCycle] = &types.AttributeValueMemberBOOL{Value: *c.cycle}
 	}

@@ -31,13 +31,13 @@ func (d *dynamo) createTable(ctx context.Context) error {
 		DeletionProtectionEnabled: aws.Bool(true),
 		AttributeDefinitions:      []types.AttributeDefinition{{AttributeName: &key, AttributeType: types.ScalarAttributeTypeS}},
 		KeySchema:                 []types.KeySchemaElement{{AttributeName: &key, KeyType: types.KeyTypeHash}},
-	}, perCall)
+	}, d.perCall)
 	if err != nil && !isType[*types.ResourceInUseException](err) {
 		return d.failure(ctx, "CreateTable", "", err)
 	}
 	waiter := dynamodb.NewTableExistsWaiter(describer, func(o *dynamodb.TableExistsWaiterOptions) {
 		o.MinDelay, o.MaxDelay = 100*time.Millisecond, 5*time.Second
-		o.ClientOptions = append(o.ClientOptions, perCall)
+		o.ClientOptions = append(o.ClientOptions, d.perCall)
 	})
 	out, err := waiter.WaitForOutput(ctx, &dynamodb.DescribeTableInput{TableName: &d.name}, tableWait)
 	if err != nil {
@@ -63,7 +63,7 @@ func (d *dynamo) explainSchema(ctx context.Context, err error) error {
 	if !ok {
 		return err
 	}
-	out, derr := c.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &d.name}, perCall)
+	out, derr := c.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &d.name}, d.perCall)
 	if derr != nil || out == nil {
 		return err
 	}

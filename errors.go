@@ -100,8 +100,9 @@ type DefinitionError struct {
 	Sequence string
 	// Rule is the first broken rule in PostgreSQL's order: increment_zero,
 	// max_out_of_width, min_out_of_width, min_not_below_max, start_below_min,
-	// start_above_max, restart_below_min, restart_above_max; or misplaced_clause
-	// for a clause that the call does not take.
+	// start_above_max, restart_below_min, restart_above_max, and then
+	// daily_limit_negative, daily_limit_zone; or misplaced_clause for a clause
+	// that the call does not take.
 	Rule   string
 	Detail string
 }

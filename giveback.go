@@ -21,6 +21,9 @@ type tail struct {
 	// The IDs up to the end of the newest block that follow each other without
 	// a gap and of which none was handed out: these can be given back.
 	n, first, step int64
+
+	unuse            int64 // of these, leased on the day that is stored
+	issued, reported int64 // by this process: in all, and as the totals have it
 }
 
 // giveBack returns tails to the table, the largest first and up to MaxParallel
@@ -61,6 +64,10 @@ func (t *tail) giveBack(ctx context.Context) error {
 	ch := &change{
 		key: s.key, token: randomID(), base: it, holds: it.tok,
 		present: true, lo: bigOf(*it.lastID), hi: bigOf(*it.lastID),
+		unuse: t.unuse,
+	}
+	if it.ver != "" {
+		ch.add = totals{issued: t.issued - t.reported, returned: t.n}
 	}
 	d := it.definition()
 	if low := d.minus(t.first, 1); low.IsInt64() && (d.contains(low.Int64()) || it.ver == "") {

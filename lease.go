@@ -1,6 +1,7 @@
 package ddbseq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,8 @@ type facts struct {
 type lease struct {
 	gen      int64
 	code     clauses       // what the code says, when this attempt began
+	issued   int64         // IDs issued by then, for the totals
+	first    bool          // this process has not leased yet
 	began    time.Duration // when its first attempt was made; 0 = not yet
 	item     *item         // as last seen; nil = not known, or there is none
 	missing  bool          // there is none
@@ -61,6 +64,7 @@ type leased struct {
 	recovered      bool
 	attempts       int64
 	facts          facts
+	reported       int64 // IDs issued, as the totals have it now
 }
 
 // attempt tries once to lease a block of up to n IDs: one UpdateItem, and a
@@ -196,7 +200,7 @@ func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
 		return nil, err
 	}
 	d := it.definition()
-	if why := l.code.disagrees(d); why != "" {
+	if why := cmp.Or(l.code.disagrees(d), l.code.disagreesLimit(it.def.limit(dailyLimit{}))); why != "" {
 		return nil, fmt.Errorf("%w: sequence %q in table %q: %s; change the code, or the table with Alter",
 			ErrDefinitionMismatch, s.name, s.a.store.table(), why)
 	}
@@ -208,12 +212,30 @@ func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
 	if it.born == "" {
 		ch.born = randomID()
 	}
-	switch room := it.room(); {
-	case room > 0:
-		ch.n = limitN(n, room)
+	if l.first && it.tune.FirstBlock != nil {
+		n = max(n, *it.tune.FirstBlock)
+	}
+	room := it.room()
+	wrap := room == 0 && d.Cycle
+	if wrap {
+		room = d.roomFrom(d.first())
+	}
+	if room == 0 {
+		return nil, s.exhausted(it)
+	}
+	var err error
+	ch.limit, ch.n, err = it.limitFor(limitN(n, room), s.a.store.clock())
+	if err != nil {
+		return nil, s.limited(err)
+	}
+	if it.ver != "" { // an adopted item gets no more than it needs
+		ch.add, ch.issued = totals{leased: ch.n, issued: l.issued - s.reported}, l.issued
+	}
+	switch {
+	case !wrap:
 		ch.move = d.delta(ch.n)
 		ch.lo, ch.hi = d.window(ch.n)
-		if ch.n < n {
+		if uint64(ch.n) == room && ch.n < n {
 			// Cut short by the end, as far as we know. Others may have wrapped it
 			// since: then there is more to have.
 			ch.present = it.lastID != nil
@@ -226,12 +248,9 @@ func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
 		} else if f.high != nil {
 			ch.hi = minBig(ch.hi, bigOf(*f.high))
 		}
-	case d.Cycle:
-		ch.n = limitN(n, d.roomFrom(d.first()))
+	default:
 		ch.set = new(d.nth(d.first(), ch.n))
 		ch.lo, ch.hi = d.spent()
-	default:
-		return nil, s.exhausted(it)
 	}
 	if l.fresh {
 		if v := ch.judge(it); v != verdictOK {
@@ -257,8 +276,13 @@ func (s *core) draftCreate(l *lease, f *facts, n int64) (*change, error) {
 	ch := &change{
 		key: s.key, token: randomID(), base: base,
 		create: true, def: &def, ver: randomID(), born: randomID(),
-		n: limitN(n, base.room()),
+		add: totals{issued: l.issued - s.reported}, issued: l.issued,
 	}
+	var err error
+	if ch.limit, ch.n, err = base.limitFor(limitN(n, base.room()), s.a.store.clock()); err != nil {
+		return nil, s.limited(err)
+	}
+	ch.add.leased = ch.n
 	ch.move = base.definition().delta(ch.n)
 	return ch, nil
 }
@@ -312,7 +336,7 @@ func (s *core) explain(v verdict, f *facts, it *item) error {
 	case v == verdictBehind:
 		return s.movedBack("its counter was lowered", it, it.at)
 	case v == verdictPaused:
-		return fmt.Errorf("%w: %q in table %q: set tune.paused to false to go on", ErrPaused, s.name, s.a.store.table())
+		return fmt.Errorf("%w: %q in table %q: Alter it with Resume to go on", ErrPaused, s.name, s.a.store.table())
 	case v == verdictRoom && f.high != nil && (it.lastID == nil || d.after(*f.high, *it.lastID)):
 		return s.movedBack("its counter was lowered", it, f.high)
 	case v == verdictRoom && it.lastID != nil:
@@ -351,6 +375,7 @@ func (s *core) accept(l *lease, got *leased, ch *change) error {
 		l.forget()
 		return s.movedBack("a lease began at or before an ID given out", &item{lastID: new(first.Int64() - d.Increment)}, f.high)
 	}
+	got.reported = max(s.reported, ch.issued)
 	got.first, got.step, got.n, got.before = first.Int64(), d.Increment, ch.n, f.high
 	if !d.Cycle {
 		f.high = &last
@@ -359,6 +384,14 @@ func (s *core) accept(l *lease, got *leased, ch *change) error {
 		}
 	}
 	return nil
+}
+
+// limited completes an error of limitFor.
+func (s *core) limited(err error) error {
+	if e, ok := errors.AsType[*DailyLimitError](err); ok {
+		e.Sequence, e.Table = s.name, s.a.store.table()
+	}
+	return err
 }
 
 func (s *core) movedBack(reason string, it *item, known *int64) error {

@@ -3,12 +3,12 @@ package ddbseq
 import (
 	"context"
 	"fmt"
-	"iter"
 	"maps"
 	"math/big"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Memory returns a Store in the memory of this process, for tests and trials.
@@ -27,6 +27,9 @@ type memory struct {
 func (m *memory) table() string                     { return "memory" }
 func (m *memory) check() error                      { return nil }
 func (m *memory) createTable(context.Context) error { return nil }
+func (m *memory) clock() time.Time                  { return time.Now() }
+
+func (m *memory) peek(ctx context.Context, key string) (*item, error) { return m.get(ctx, key) }
 
 func (m *memory) get(ctx context.Context, key string) (*item, error) {
 	if err := ctx.Err(); err != nil {
@@ -116,27 +119,34 @@ func (ch *change) effect(it *item) error {
 		v := *ch.pin
 		it.from = &v
 	}
+	if l := ch.limit; l != nil && l.roll {
+		it.day, it.used = l.day, l.n
+	} else if l != nil {
+		it.used += l.n
+	}
+	it.used -= ch.unuse
+	it.totals.leased += ch.add.leased
+	it.totals.issued += ch.add.issued
+	it.totals.returned += ch.add.returned
+	if ch.tune != nil {
+		it.tune, it.paused = *ch.tune, ch.tune.paused()
+	}
 	return nil
 }
 
-func (m *memory) list(ctx context.Context, prefix string) iter.Seq2[*item, error] {
-	return func(yield func(*item, error) bool) {
-		m.mu.Lock()
-		keys := slices.Sorted(maps.Keys(m.items))
-		m.mu.Unlock()
-		for _, key := range keys {
-			if !below(prefix, key) {
-				continue
-			}
-			it, err := m.get(ctx, key)
-			if it == nil && err == nil {
-				continue // deleted since
-			}
-			if !yield(it, err) {
-				return
-			}
+func (m *memory) page(ctx context.Context, prefix string, _ cursor) (out []listed, _ cursor, _ error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, m.canceled("Scan", "", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, key := range slices.Sorted(maps.Keys(m.items)) {
+		if below(prefix, key) {
+			it := m.items[key]
+			out = append(out, listed{&it, it.sane(m.table())})
 		}
 	}
+	return out, nil, nil
 }
 
 func below(prefix, key string) bool { return len(key) > len(prefix) && strings.HasPrefix(key, prefix) }

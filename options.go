@@ -70,6 +70,12 @@ type Options struct {
 	// give back what is left in memory. Defaults to 5 seconds.
 	CloseTimeout time.Duration
 
+	// ConfigPoll makes the process read the items of the sequences it uses once
+	// in this interval (eventually consistent, half a read unit each, jittered),
+	// so that what operators set reaches also those that do not lease. 0 leaves
+	// it to the leases. Defaults to 0.
+	ConfigPoll time.Duration
+
 	errorHold time.Duration
 	forfeit   bool           // give nothing back: tests of what a crash leaves
 	rand      func() float64 // in [0,1)
@@ -130,6 +136,8 @@ func (o Options) validate() error {
 		return invalidOption("AttemptTimeout", o.AttemptTimeout, "must be positive")
 	case o.WarmSplay < 0:
 		return invalidOption("WarmSplay", o.WarmSplay, "must not be negative")
+	case o.ConfigPoll < 0 || o.ConfigPoll > 0 && o.ConfigPoll < time.Second:
+		return invalidOption("ConfigPoll", o.ConfigPoll, "must be 0 or a second or more")
 	case o.CloseTimeout <= 0:
 		return invalidOption("CloseTimeout", o.CloseTimeout, "must be positive")
 	case o.MaxParallel < 1:

@@ -32,6 +32,11 @@ type core struct {
 	retired int64 // IDs claimed from blocks that left the chain
 	tried   bool  // TryNext found memory empty
 
+	sizing   Sizing // as the code has it
+	tune     Tuning // the last usable one of the table
+	badTune  string // what is wrong with the present one
+	reported int64  // IDs issued, as the totals in the table have it
+
 	// The refill, of which there is one at a time.
 	busy    bool
 	left    time.Duration // for how long memory lasts, as of the plan to lease
@@ -53,7 +58,7 @@ type core struct {
 // newSequence returns a Sequence with nothing in memory: its chain begins with
 // a block that has no IDs.
 func (a *Allocator) newSequence(name string, cfg sequenceConfig, z Sizing) *Sequence {
-	s := &Sequence{core: &core{a: a, name: name, key: a.opts.KeyPrefix + name, code: cfg.clauses}}
+	s := &Sequence{core: &core{a: a, name: name, key: a.opts.KeyPrefix + name, code: cfg.clauses, sizing: z}}
 	s.seq = s
 	s.plan = newPlanner(z.sizing(a.opts.rand()))
 	s.tail = &block{cursor: -1, seq: s}
@@ -65,7 +70,7 @@ func (a *Allocator) newSequence(name string, cfg sequenceConfig, z Sizing) *Sequ
 func (s *core) install(got leased) {
 	for n := got.n; n > 0; n = got.n {
 		n = min(n, maxRun)
-		b := &block{cursor: -1, first: got.first, step: got.step, end: n, soft: n, seq: s.seq, before: got.before}
+		b := &block{cursor: -1, first: got.first, step: got.step, end: n, soft: n, seq: s.seq, before: got.before, day: dayNumber(s.lease.item)}
 		s.link(b)
 		if got.n -= n; got.n > 0 {
 			got.first, got.before = b.at(n), new(b.at(n-1))
@@ -204,7 +209,7 @@ func (s *core) refill() {
 	if s.lease.gen != gen {
 		s.lease = lease{gen: gen} // the item was changed by our own hand
 	}
-	s.lease.code = s.code
+	s.lease.code, s.lease.issued, s.lease.first = s.code, s.issued()-s.stats.Abandoned.Caller, !s.plan.leased
 	stock := s.stock()
 	now := s.a.now()
 	s.plan.observe(now, s.issued())
@@ -248,6 +253,9 @@ func (s *core) refill() {
 			s.stats.Recovered++
 		}
 	}
+	if s.lease.item != nil {
+		s.retune(s.lease.item.tune)
+	}
 	switch {
 	case stale:
 		// Restarted, refreshed or closed while this was under way: the block is
@@ -262,7 +270,7 @@ func (s *core) refill() {
 		s.plan.observe(now, s.issued())
 		s.plan.granted(now, now-s.lease.began)
 		s.lease.began = 0
-		s.lease.gen = s.gen
+		s.lease.gen, s.reported = s.gen, got.reported
 		s.learned = now
 		s.install(got)
 		s.newest = s.lease.item
@@ -270,6 +278,10 @@ func (s *core) refill() {
 		s.failOversized(got.facts.def)
 	case permanent(err):
 		s.err, s.tries, s.held = err, 0, now+s.a.opts.errorHold
+		if e, ok := errors.AsType[*DailyLimitError](err); ok {
+			// The first call of the new day must not be told of the old one.
+			s.held = min(s.held, now+max(0, e.ResetAt.Sub(s.a.store.clock())))
+		}
 		s.lease.began = 0
 		s.stats.Abandoned.Fence += got.n
 		s.fail(err)
@@ -384,8 +396,8 @@ func (s *core) refresh(changed *item) *tail {
 // empty takes all IDs out of memory. What the next block must lie beyond is then
 // the last ID that was handed out. requires mu
 func (s *core) empty() *tail {
-	t := &tail{s: s, newest: s.newest}
-	s.newest = nil
+	t := &tail{s: s, newest: s.newest, reported: s.reported}
+	defer func() { s.newest = nil }()
 	high := s.facts.high
 	var before *block // the block before b, if b follows it without a gap
 	for i, b := range s.chain {
@@ -397,9 +409,12 @@ func (s *core) empty() *tail {
 		// only if they were leased under one order: not across a Restart, whose
 		// first block has no before, nor over the laps of a CYCLE.
 		if claimed > 0 || before == nil || b.before == nil || before.step != b.step || before.at(before.end) != b.first {
-			t.n, t.first, t.step = 0, b.at(claimed), b.step
+			t.n, t.unuse, t.first, t.step = 0, 0, b.at(claimed), b.step
 		}
 		t.n += rest
+		if s.newestDay() == b.day && b.day != 0 {
+			t.unuse += rest
+		}
 		before = b
 		switch {
 		case claimed > 0:
@@ -413,7 +428,34 @@ func (s *core) empty() *tail {
 	}
 	clear(s.chain)
 	s.chain = s.chain[:0]
+	t.issued = s.retired - s.stats.Abandoned.Caller
 	return t
+}
+
+func (s *core) newestDay() int64 {
+	if s.newest == nil {
+		return 0
+	}
+	return dayNumber(s.newest)
+}
+
+// retune takes what the table says of sizing, if it is usable. requires mu
+func (s *core) retune(t tuning) {
+	z, bad := t.over(s.sizing)
+	if t.bad != "" {
+		bad = t.bad
+	}
+	if s.badTune = bad; bad != "" {
+		return
+	}
+	s.tune = t.Tuning
+	next := z.sizing(s.plan.cfg.jitter)
+	if t.FirstBlock != nil {
+		next.firstBlock = *t.FirstBlock
+	}
+	if next != s.plan.cfg {
+		s.plan.setSizing(next)
+	}
 }
 
 // abandon counts claimed IDs that no caller got.
@@ -472,7 +514,8 @@ func (s *core) reconfigure(cfg sequenceConfig, z Sizing) error {
 	}
 	s.code = merged
 	if len(cfg.sizing) > 0 {
-		s.plan.setSizing(z.sizing(s.plan.cfg.jitter))
+		s.sizing = z
+		s.retune(tuning{Tuning: s.tune})
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ type block struct {
 	seq   *Sequence // for the slow path, which would not be inlined with more parameters
 
 	before *int64 // the last ID leased before first, if that has to precede it
-	_      [8]byte
+	day    int64  // the day its lease was counted for, as 20060102; 0 = none
 }
 
 // dropped is what the cursor of a block is swapped for when its tail is taken

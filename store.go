@@ -3,8 +3,8 @@ package ddbseq
 import (
 	"context"
 	"crypto/rand"
-	"iter"
 	"math/big"
+	"time"
 )
 
 // A Store is where sequences are kept: a DynamoDB table, made with [DynamoDB],
@@ -23,15 +23,28 @@ type backend interface {
 	// apply makes one conditional write and returns the item as it left it, or
 	// a *conditionError.
 	apply(ctx context.Context, ch *change) (*item, error)
-	// list yields all items whose key is longer than prefix and begins with it,
-	// not at one moment.
-	list(ctx context.Context, prefix string) iter.Seq2[*item, error]
+	// page returns some of the items whose key is longer than prefix and begins
+	// with it, and where to go on, which is nil at the end and at the start.
+	page(ctx context.Context, prefix string, at cursor) ([]listed, cursor, error)
 	// createTable makes the table and waits until it can be used.
 	createTable(ctx context.Context) error
 	// table names the store in errors.
 	table() string
+	// peek reads an item, perhaps not the newest; nil if there is none.
+	peek(ctx context.Context, key string) (*item, error)
+	// clock is the time of the store.
+	clock() time.Time
 	// check refuses options that no call could work with.
 	check() error
+}
+
+// cursor is a place in a list of items, known to the backend alone.
+type cursor any
+
+// listed is an item, or why it cannot be read.
+type listed struct {
+	*item
+	err error
 }
 
 // layoutVersion is the item layout that this package reads and writes. An item
@@ -52,8 +65,15 @@ type item struct {
 	def    clauses
 	from   *int64 // where a Restart begins, while lastID is absent
 	v      int64  // 0 = absent
-	paused bool
+	tune   tuning
+	paused bool   // as tune says
+	day    string // the day that used belongs to, as 2006-01-02
+	used   int64  // IDs leased on it
+	totals totals
 }
+
+// totals is the waste ledger: IDs of all processes, ever.
+type totals struct{ leased, issued, returned int64 }
 
 // definition returns the item's definition with its defaults.
 func (it *item) definition() Definition { return it.def.definition() }
@@ -121,6 +141,11 @@ type change struct {
 	ver    string
 	born   string // written if the item has none
 	pin    *int64 // from = pin
+	limit  *dayLimit
+	add    totals  // to the totals
+	issued int64   // with add: how many IDs this process had issued then
+	unuse  int64   // taken off used
+	tune   *tuning // replaces tune
 }
 
 // touches reports whether the change writes lastID or at, and so tok.
@@ -143,6 +168,7 @@ const (
 	verdictBehind          // lastID behind at
 	verdictPaused          // paused by an operator
 	verdictRoom            // no room, or the position is not the expected one
+	verdictDay             // another day, or its limit leaves no room
 	verdictToken           // a give-back of a lease that is not the newest
 )
 
@@ -174,6 +200,8 @@ func (ch *change) judge(it *item) verdict {
 		return verdictPaused
 	case !ch.inRoom(it):
 		return verdictRoom
+	case ch.limit != nil && !ch.limit.allows(it):
+		return verdictDay
 	case ch.holds != "" && it.tok != ch.holds:
 		return verdictToken
 	}
