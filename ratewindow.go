@@ -90,7 +90,8 @@ type planner struct {
 	leased        bool          // a lease was granted
 	grantedAt     time.Duration // the latest
 	grantedIssued int64         // issued at that time
-	leaseTime     time.Duration // about the p99
+	leaseMean     float64       // of lease times, smoothed, s
+	leaseDev      float64       // their mean deviation, s
 
 	stretch   float64 // factor on leaseEvery as of stretchAt; below 1 means 1
 	stretchAt time.Duration
@@ -160,21 +161,30 @@ func (p *planner) observe(now time.Duration, issued int64) {
 }
 
 // granted tells that a lease arrived, took after its first attempt was sent.
-// The lease time to reckon with jumps up to each that was longer and falls
-// slowly: one lease in fifty takes longer than it, if latencies are spread
-// lognormally, and it needs no history.
+//
+// The p99 lease time is taken as mean + 6 mean deviations, both smoothed as in
+// TCP's retransmission timer (RFC 6298). TCP takes 4 deviations; of lognormal
+// latencies with a p99 of six times the median, one in a hundred exceeds 6.
 func (p *planner) granted(now, took time.Duration) {
-	p.now = max(p.now, now)
-	p.leased, p.grantedAt, p.grantedIssued = true, p.now, p.issued
-	took = min(max(took, 0), maxLeaseTime)
-	p.leaseTime = max(took, p.leaseTime-(p.leaseTime-took)/32)
+	p.observe(now, p.issued)
+	p.grantedAt, p.grantedIssued = p.now, p.issued
+	t := min(max(took, 0), maxLeaseTime).Seconds()
+	if !p.leased {
+		p.leased, p.leaseMean, p.leaseDev = true, t, t/2
+		return
+	}
+	p.leaseDev += (math.Abs(t-p.leaseMean) - p.leaseDev) / 16
+	p.leaseMean += (t - p.leaseMean) / 16
 }
+
+// leaseTime returns the p99 lease time in seconds.
+func (p *planner) leaseTime() float64 { return p.leaseMean + 6*p.leaseDev }
 
 // throttled tells that the store throttled a lease. Blocks double, up to 16
 // times their size, so this process writes less often while its callers go on;
 // the factor halves every 10 minutes without a throttle.
 func (p *planner) throttled(now time.Duration) {
-	p.now = max(p.now, now)
+	p.observe(now, p.issued)
 	p.stretch = min(2*p.stretched(), maxStretch)
 	p.stretchAt = p.now
 }
@@ -207,7 +217,6 @@ func (p *planner) plan(now time.Duration, stock, demand int64) decision {
 	}
 
 	block := every * max(p.rate(rateSlots, demand), p.recentBurn(demand))
-
 	reserve := p.reserve(present)
 	if stock <= reserve || demand > 0 {
 		d.lease = p.size(float64(reserve) + block - float64(stock) + float64(demand))
@@ -234,7 +243,7 @@ func (p *planner) reserve(present float64) int64 {
 	if p.age() >= reserveOver*p.slotWidth() {
 		p.peak = rate // while young, a rate is not yet worth remembering
 	}
-	ids := toIDs(rate * (p.seconds(p.cfg.runway) + p.leaseTime.Seconds()))
+	ids := toIDs(rate * (p.seconds(p.cfg.runway) + p.leaseTime()))
 	return min(max(ids, p.cfg.minBlock/2), p.cfg.maxBlock)
 }
 

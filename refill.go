@@ -267,13 +267,13 @@ func (s *core) refill() {
 		}
 	case err == nil:
 		s.err, s.tries, s.held = nil, 0, 0
+		s.install(got)
+		// After those who waited were served: they are no burn of this block.
 		s.plan.observe(now, s.issued())
 		s.plan.granted(now, now-s.lease.began)
 		s.lease.began = 0
 		s.lease.gen, s.reported = s.gen, got.reported
-		s.learned = now
-		s.install(got)
-		s.newest = s.lease.item
+		s.learned, s.newest = now, s.lease.item
 	case errors.Is(err, errOversized):
 		s.failOversized(got.facts.def)
 	case permanent(err):
