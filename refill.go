@@ -152,9 +152,9 @@ func (s *core) consider() {
 		now := s.a.now()
 		s.plan.observe(now, s.issued())
 		d := s.plan.plan(now, stock, s.demand())
-		if s.err != nil && now < s.held {
-			// It just failed for good. Ask again after half of the rest is gone,
-			// and then when it is empty, instead of polling.
+		if s.err != nil && permanent(s.err) && (now < s.held || stock == 0 && s.demand() == 0) {
+			// It failed for good. Ask again after half of the rest is gone, and
+			// then when somebody wants an ID, instead of polling.
 			d = decision{trigger: stock/2 - 1}
 		}
 		if d.lease > 0 {
