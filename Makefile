@@ -47,6 +47,14 @@ lint: $(LINTER) ## Run gofmt, go vet (also for 32 bits), go fix and golangci-lin
 bench: ## Run all benchmarks of all modules.
 	$(call each,go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...)
 
+.PHONY: chaos
+chaos: $(EMULATORS) ## Kill processes and the server for 20 s, and look for an ID handed out twice.
+	go run ./internal/chaos -procs 8 -for 20s -kill -server-restart
+
+.PHONY: figures
+figures: ## Draw the figures of the README anew.
+	go run ./internal/replay -svg docs/runway.svg
+
 .PHONY: examples
 examples: ## Run the README's first command and check what it prints.
 	@echo "--> go run ./examples/quickstart"

@@ -20,19 +20,22 @@
 //   - Unique: no ID of a sequence without CYCLE is handed out twice, by any
 //     process, also after crashes, time-outs, lost replies and retries. A block
 //     comes from exactly one successful write, its bounds from what that write
-//     itself stored. (TestStressThroughSmallBlocks, TestFaults)
+//     itself stored. (TestInterleavings, TestEveryFaultOfTheWire)
 //   - Ordered in a process: if one Next returned before another began, on one
-//     Sequence, its ID comes first. (TestStressThroughSmallBlocks)
+//     Sequence, its ID comes first. (TestOrderHoldsOnAnyNumberOfProcessors)
 //   - In memory means available: IDs in memory are handed out whatever the state
 //     of the store; errors reach only callers who find memory empty.
+//     (TestMemoryIsServedWhateverStateTheStoreIsIn)
 //   - Never past the end: neither an ID nor the stored counter goes beyond
 //     MINVALUE or MAXVALUE. (TestPostgresVectors, FuzzLease)
 //   - A caller's cancel ends that caller's wait and nothing else.
+//     (TestFirstWaiterCancelsAndTheOthersAreServed)
 //
 // # Not guaranteed
 //
 //   - No gaps. IDs in memory when a process is killed are gone, and so are those
-//     of a transaction that rolls back.
+//     of a transaction that rolls back. Close gives back what is left of the
+//     newest block.
 //   - Order between processes: each hands out its own block.
 //   - Uniqueness over a restore of the table, when all processes were restarted
 //     as well: advance the sequence beyond your data ([Allocator.Advance])
@@ -56,11 +59,15 @@
 //	at, n, tok     lastID as the newest lease left it, its size, its random token
 //	born        S  random, set once: another one is another item
 //	epoch       N  raised by Restart
-//	ver, def    S, M  random id of the definition, and its clauses as far as set
+//	ver, def    S, M  random id of the definition, and its clauses as far as set:
+//	                  start, increment, min, max (N), cycle (BOOL), dailyLimit (N),
+//	                  dailyLimitZone (S)
 //	from        N  where a Restart begins, while lastID is absent
-//	tune        M  settings that operators change; tune.paused stops leases
+//	tune        M  what operators set: runway, leaseEvery (S, as "1m30s"),
+//	                  minBlock, maxBlock, firstBlock (N), paused (BOOL)
 //	v           N  version of this layout; a higher one is refused
-//	day, used, leased, issued, returned   reserved for limits and totals
+//	day, used   S, N  the day of the daily limit, and the IDs leased on it
+//	leased, issued, returned   N  totals of all processes, approximate
 //
 // A lease adds to lastID under a condition that the item is as it is known, and
 // carries a random token. If its reply is lost the retry is refused, and the

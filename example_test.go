@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
@@ -69,6 +70,32 @@ func ExampleAllocator_Sequence() {
 	// 1005
 	// 1010
 	// sold out
+}
+
+func ExampleAllocator_Alter() {
+	ctx := context.Background()
+	seqs, err := ddbseq.New(ddbseq.Memory())
+	if err != nil {
+		panic(err)
+	}
+	defer seqs.Close(ctx)
+	if err := seqs.Create(ctx, "orders"); err != nil {
+		panic(err)
+	}
+
+	err = seqs.Alter(ctx, "orders", ddbseq.Tune(func(t *ddbseq.Tuning) { t.Runway = new(time.Hour) })) // all processes
+	fmt.Println(err)
+	err = seqs.Alter(ctx, "orders", ddbseq.DailyLimit(1_000_000), ddbseq.DailyLimitZone("Europe/Berlin"))
+	fmt.Println(err)
+	err = seqs.Alter(ctx, "orders", ddbseq.Pause()) // and Resume
+	fmt.Println(err)
+	d, err := seqs.Describe(ctx, "orders")
+	fmt.Println(*d.Tuning.Runway, d.DailyLimit, d.Paused, err)
+	// Output:
+	// <nil>
+	// <nil>
+	// <nil>
+	// 1h0m0s 1000000 true <nil>
 }
 
 func ExampleSequence_Reserve() {
