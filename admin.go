@@ -22,7 +22,7 @@ type Description struct {
 	// Next is the first value of the next block, unless Exhausted.
 	Next      int64
 	Exhausted bool
-	Epoch     int64 // raised by every Restart; 0 before the first
+	Epoch     int64 // raised by Restart and by a change of direction; 0 before
 	Paused    bool
 	Tuning    Tuning
 
@@ -183,6 +183,9 @@ func (a *Allocator) alteration(name string, it *item, c clauses, token, ver, bor
 		ch.pin = &position // START moves only where a bare RESTART goes
 	}
 	ch.follow = turns && it.lastID != nil // at must not look as if it were ahead
+	if turns && !it.untouched() {
+		ch.epoch = it.nextEpoch() // IDs come again: as after a Restart
+	}
 	return ch, nil
 }
 
@@ -571,7 +574,7 @@ func (a *Allocator) carry(ctx context.Context, name string, known *item, plan fu
 				return ce.old, nil
 			}
 			if open && ch.epoch > 0 && (ce.old == nil || ce.old.epoch != ch.base.epoch) {
-				return nil, fmt.Errorf("%w: sequence %q in table %q: the reply to a Restart was lost and the sequence was restarted since; look with Describe",
+				return nil, fmt.Errorf("%w: sequence %q in table %q: the reply to a Restart or a change of direction was lost and the sequence was restarted since; look with Describe",
 					ErrOutcomeUnknown, name, a.store.table())
 			}
 			it, read, ch, open = ce.old, true, nil, false

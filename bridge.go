@@ -26,6 +26,16 @@ func init() {
 	bridge.Intercept = func(store any, hook bridge.Hook) any {
 		return &Store{backend: hooked{backend: store.(*Store).backend, hook: hook}}
 	}
+	bridge.Snapshot = func(store any, key string) func() {
+		b := store.(*Store).backend
+		for {
+			h, ok := b.(hooked)
+			if !ok {
+				return b.(*memory).snapshot(key)
+			}
+			b = h.backend
+		}
+	}
 	bridge.SetRand = func(options any, rand func() float64) { options.(*Options).rand = rand }
 	bridge.Take = func(seq any, n int64, yield func(first, step, n int64)) int64 {
 		return seq.(*Sequence).take(n, yield)
@@ -73,6 +83,22 @@ func (h hooked) peek(ctx context.Context, key string) (it *item, err error) {
 		return err
 	})
 	return it, err
+}
+
+// snapshot returns what puts an item back to how it is now, as a restore does.
+func (m *memory) snapshot(key string) (restore func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	it, ok := m.items[key]
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if ok {
+			m.items[key] = it
+		} else {
+			delete(m.items, key)
+		}
+	}
 }
 
 // take claims up to n IDs that are in memory, in order.

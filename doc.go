@@ -58,7 +58,7 @@
 //	lastID      N  last value leased; absent while nothing has been
 //	at, n, tok     lastID as the newest lease left it, its size, its random token
 //	born        S  random, set once: another one is another item
-//	epoch       N  raised by Restart
+//	epoch       N  raised by Restart, and by Alter when it changes the direction
 //	ver, def    S, M  random id of the definition, and its clauses as far as set:
 //	                  start, increment, min, max (N), cycle (BOOL), dailyLimit (N),
 //	                  dailyLimitZone (S)

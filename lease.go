@@ -318,8 +318,8 @@ func (s *core) admit(f *facts, it *item) error {
 	case it.epoch > f.epoch:
 		f.epoch, f.seen, f.high = it.epoch, nil, nil
 	}
-	if d.ascending() != f.def.ascending() && f.def.Increment != 0 || d.Cycle || f.def.Cycle {
-		// It turned round, or it may have wrapped: what came after is before now.
+	if d.Cycle || f.def.Cycle {
+		// It may have wrapped: what came after is before now.
 		f.seen, f.high = nil, nil
 	}
 	f.born, f.def = it.born, d

@@ -217,7 +217,7 @@ func (s *core) refill() {
 	var most, whole int64
 	for place := s.waiters.Front(); place != nil; place = place.Next() {
 		w := place.Value.(waiter)
-		most = max(most, w.want)
+		most = max(most, w.want, w.total)
 		if w.whole {
 			whole = max(whole, w.want)
 		}

@@ -173,7 +173,7 @@ func (s *Sequence) Fill(ctx context.Context, ids []int64) error {
 			b = n
 			continue
 		}
-		g, err := s.wait(ctx, waiter{want: want})
+		g, err := s.wait(ctx, waiter{want: want, total: int64(len(ids))})
 		if err != nil {
 			s.abandon(int64(filled))
 			return err

@@ -9,6 +9,7 @@ import (
 type waiter struct {
 	want  int64 // IDs; 0 waits for a lease to arrive and takes nothing
 	whole bool  // all of them from one block
+	total int64 // all that the call asked for, want being what it still lacks
 	ch    chan grant
 }
 
@@ -145,9 +146,9 @@ func (s *core) failOversized(d Definition) {
 	for place := s.waiters.Front(); place != nil; {
 		w, this := place.Value.(waiter), place
 		place = place.Next()
-		if uint64(w.want) > d.size() {
+		if most := max(w.want, w.total); uint64(most) > d.size() {
 			s.leave(this)
-			w.ch <- grant{err: s.tooMany(w.want, d)}
+			w.ch <- grant{err: s.tooMany(most, d)}
 		}
 	}
 }

@@ -63,3 +63,7 @@ var Take func(seq any, n int64, yield func(first, step, n int64)) int64
 // [0, 1) and must be safe for concurrent use. options is the *ddbseq.Options that
 // an option function of New is given.
 var SetRand func(options any, rand func() float64)
+
+// Snapshot returns what puts one item of a Memory store back to how it is now,
+// absent included.
+var Snapshot func(store any, key string) (restore func())
