@@ -210,10 +210,10 @@ func (ch *change) judge(it *item) verdict {
 
 // own reports whether an earlier attempt of ch made the item what it is.
 func (ch *change) own(it *item) bool {
-	if ch.touches() || ch.create {
-		return it.tok == ch.token
+	if ch.ver != "" && ch.move == nil {
+		return it.ver == ch.ver // which leases after it leave alone
 	}
-	return ch.ver != "" && it.ver == ch.ver
+	return (ch.touches() || ch.create) && it.tok == ch.token
 }
 
 func (ch *change) inRoom(it *item) bool {
