@@ -28,6 +28,41 @@ type facts struct {
 	// next block must lie beyond it. Give-backs of others never lower lastID
 	// below it, because they need it to be the end of their own block.
 	high *int64
+	// least and most bound all IDs that this process has leased, under whatever
+	// epoch: what an item that was rolled back over a Restart must be beyond.
+	least, most *int64
+}
+
+// before reports whether it stands before, or among, what f knows was leased.
+func (f *facts) before(it *item) bool {
+	d := it.definition()
+	ever := f.most
+	if !d.ascending() {
+		ever = f.least
+	}
+	if d.Cycle {
+		ever = nil
+	}
+	for _, known := range []*int64{f.seen, ever} {
+		if known == nil {
+			continue
+		}
+		if it.lastID == nil && !d.after(it.first(), *known) || it.lastID != nil && d.after(*known, *it.lastID) {
+			return true
+		}
+	}
+	return false
+}
+
+// furthest returns the furthest ID that f knows was leased, nil if none.
+func (f *facts) furthest(d Definition) *int64 {
+	out := f.seen
+	for _, v := range []*int64{f.least, f.most} {
+		if v != nil && (out == nil || d.after(*v, *out)) {
+			out = v
+		}
+	}
+	return out
 }
 
 // lease is the state of a lease over all its attempts.
@@ -291,28 +326,19 @@ func (s *core) draftCreate(l *lease, f *facts, n int64) (*change, error) {
 // rightful successor, and otherwise says why not.
 func (s *core) admit(f *facts, it *item) error {
 	d := it.definition()
-	behind := func() bool {
-		switch {
-		case f.seen == nil:
-			return false
-		case it.lastID == nil:
-			return !d.after(it.first(), *f.seen)
-		}
-		return d.after(*f.seen, *it.lastID)
-	}
 	switch {
 	case !f.known:
 		*f = facts{known: true, born: it.born, epoch: it.epoch}
 	case it.born != f.born && f.born != "":
 		if it.epoch > f.epoch { // and restarted, by someone who knew
 			f.seen, f.high = nil, nil
-		} else if behind() {
-			return s.movedBack("its item was deleted and made anew", it, f.seen)
+		} else if f.before(it) {
+			return s.movedBack("its item was deleted and made anew", it, f.furthest(d))
 		}
 		f.epoch = it.epoch
 	case it.epoch < f.epoch:
-		if behind() {
-			return s.movedBack("it is as it was before a Restart", it, f.seen)
+		if f.before(it) {
+			return s.movedBack("it is as it was before a Restart", it, f.furthest(d))
 		}
 		f.epoch = it.epoch
 	case it.epoch > f.epoch:
@@ -376,6 +402,14 @@ func (s *core) accept(l *lease, got *leased, ch *change) error {
 		return s.movedBack("a lease began at or before an ID given out", &item{lastID: new(first.Int64() - d.Increment)}, f.high)
 	}
 	got.reported = max(s.reported, ch.issued)
+	for _, id := range []int64{first.Int64(), last} {
+		if f.least == nil || id < *f.least {
+			f.least = &id
+		}
+		if f.most == nil || id > *f.most {
+			f.most = &id
+		}
+	}
 	got.first, got.step, got.n, got.before = first.Int64(), d.Increment, ch.n, f.high
 	if !d.Cycle {
 		f.high = &last

@@ -82,9 +82,11 @@ func (m *memory) canceled(op, key string, err error) error {
 func (ch *change) effect(it *item) error {
 	switch {
 	case ch.move != nil:
-		from := ch.origin()
+		var from *big.Int
 		if it.lastID != nil {
 			from = bigOf(*it.lastID)
+		} else {
+			from = ch.origin()
 		}
 		sum := new(big.Int).Add(from, ch.move)
 		if !sum.IsInt64() {

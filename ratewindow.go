@@ -210,7 +210,7 @@ func (p *planner) plan(now time.Duration, stock, demand int64) decision {
 	every := p.seconds(p.cfg.leaseEvery) * p.stretched()
 
 	if p.cfg.runway <= 0 { // not looked at between leases, so burn is all there is
-		if demand > 0 || stock == 0 && !p.leased {
+		if demand > 0 {
 			d.lease = p.size(p.burn(demand)*every + float64(demand))
 		}
 		return d

@@ -266,8 +266,11 @@ func TestPlanRunwayZeroLeasesOnlyWhenEmpty(t *testing.T) {
 	cfg := defaultSizing()
 	cfg.runway = 0
 	p := newPlanner(cfg)
-	if d := p.plan(0, 0, 0); d.lease != 100 {
-		t.Fatalf("warming up leases %d", d.lease)
+	if d := p.plan(0, 0, 0); d.lease != 0 {
+		t.Fatalf("for nobody it leases %d", d.lease)
+	}
+	if d := p.plan(0, 0, 1); d.lease != 100 {
+		t.Fatalf("for the first caller it leases %d", d.lease)
 	}
 	p.granted(0, simLatency)
 	for _, tt := range []struct{ stock, demand, lease int64 }{{100, 0, 0}, {1, 0, 0}, {0, 0, 0}, {0, 1, 100}} {

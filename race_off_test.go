@@ -1,0 +1,5 @@
+//go:build !race
+
+package ddbseq
+
+const raceEnabled = false
