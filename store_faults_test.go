@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -54,9 +55,7 @@ func TestCorruptItemsAreRefused(t *testing.T) {
 			a := newChecked(t, &Store{backend: d}, fixed(5), createMissing, patient)
 			for name, bad := range cases {
 				item := attrs{attrLast: num("10")}
-				for attr, v := range bad {
-					item[attr] = v
-				}
+				maps.Copy(item, bad)
 				if strings.HasPrefix(name, attrFrom) {
 					delete(item, attrLast)
 				}
