@@ -185,7 +185,7 @@ func (a *Allocator) sequences() []*Sequence {
 }
 
 func (a *Allocator) checkName(name string) error {
-	why := ""
+	var why string
 	switch {
 	case name == "":
 		why = "it is empty"

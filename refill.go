@@ -473,8 +473,6 @@ func addSat(a, b int64) int64 {
 }
 
 //go:fix inline
-func ref(v int64) *int64 { return new(v) }
-
 // sampled takes a look at the consumption. It reports whether to look again.
 func (s *core) sampled() bool {
 	s.mu.Lock()

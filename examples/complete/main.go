@@ -10,19 +10,25 @@ import (
 )
 
 func main() {
-	ctx := context.Background()
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
 	seqs, err := ddbseq.Open(ctx, "sequences") // credentials and region as the AWS CLI finds them
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	defer seqs.Close(ctx)
 
 	if err := seqs.Create(ctx, "orders", ddbseq.StartWith(1000)); err != nil { // once; again is fine
-		log.Fatal(err)
+		return err
 	}
 	id, err := seqs.Next(ctx, "orders") // in place of nextval('orders')
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	fmt.Println(id)
+	return nil
 }

@@ -41,6 +41,8 @@ var DefaultSizing func() Sizing
 type Hook func(ctx context.Context, op, key string, do func() error) error
 
 // Fault is a failed call.
+//
+//nolint:errname // what happens, in the first place; an error so that a Hook can return it
 type Fault struct {
 	Throttled    bool
 	Reasons      []string
