@@ -472,7 +472,6 @@ func addSat(a, b int64) int64 {
 	return math.MaxInt64
 }
 
-//go:fix inline
 // sampled takes a look at the consumption. It reports whether to look again.
 func (s *core) sampled() bool {
 	s.mu.Lock()
