@@ -67,17 +67,18 @@ func (f *facts) furthest(d Definition) *int64 {
 
 // lease is the state of a lease over all its attempts.
 type lease struct {
-	gen      int64
-	code     clauses       // what the code says, when this attempt began
-	issued   int64         // IDs issued by then, for the totals
-	first    bool          // this process has not leased yet
-	began    time.Duration // when its first attempt was made; 0 = not yet
-	item     *item         // as last seen; nil = not known, or there is none
-	missing  bool          // there is none
-	fresh    bool          // seen since the last write of ours
-	blind    bool          // it cannot be read: a refused write teaches it
-	open     *change       // an attempt that may have been applied
-	timeouts int           // attempts in a row
+	gen       int64
+	code      clauses       // what the code says, when this attempt began
+	issued    int64         // IDs issued by then, for the totals
+	first     bool          // this process has not leased yet
+	began     time.Duration // when its first attempt was made; 0 = not yet
+	throttled bool          // since then
+	item      *item         // as last seen; nil = not known, or there is none
+	missing   bool          // there is none
+	fresh     bool          // seen since the last write of ours
+	blind     bool          // it cannot be read: a refused write teaches it
+	open      *change       // an attempt that may have been applied
+	timeouts  int           // attempts in a row
 }
 
 func (l *lease) learn(it *item) {

@@ -42,8 +42,8 @@ const (
 
 	jitterPart  = 16
 	minTick     = time.Second
-	maxStretch  = 16               // bound on how far throttling stretches leaseEvery
-	stretchHalf = 10 * time.Minute // its half-life once throttling stops
+	maxStretch  = 16        // bound on how far throttling stretches leaseEvery
+	stretchHalf = time.Hour // its half-life once throttling stops
 
 	// maxLeaseTime caps one sample of the lease time: a lease that took
 	// longer met an outage, and outages are what the runway is for.
@@ -95,6 +95,7 @@ type planner struct {
 
 	stretch   float64 // factor on leaseEvery as of stretchAt; below 1 means 1
 	stretchAt time.Duration
+	spread    float64 // in [0, 1): that much more of leaseEvery, until a lease is granted
 }
 
 // A decision is what a planner wants done.
@@ -167,7 +168,7 @@ func (p *planner) observe(now time.Duration, issued int64) {
 // latencies with a p99 of six times the median, one in a hundred exceeds 6.
 func (p *planner) granted(now, took time.Duration) {
 	p.observe(now, p.issued)
-	p.grantedAt, p.grantedIssued = p.now, p.issued
+	p.grantedAt, p.grantedIssued, p.spread = p.now, p.issued, 0
 	t := min(max(took, 0), maxLeaseTime).Seconds()
 	if !p.leased {
 		p.leased, p.leaseMean, p.leaseDev = true, t, t/2
@@ -180,9 +181,16 @@ func (p *planner) granted(now, took time.Duration) {
 // leaseTime returns the p99 lease time in seconds.
 func (p *planner) leaseTime() float64 { return p.leaseMean + 6*p.leaseDev }
 
-// throttled tells that the store throttled a lease. Blocks double, up to 16
-// times their size, so this process writes less often while its callers go on;
-// the factor halves every 10 minutes without a throttle.
+// failed tells that a lease has to be tried again. A fleet that failed together
+// succeeds together: a random spread in [0, 1), that much more of leaseEvery for
+// this one lease, keeps its members from meeting again when that is used up.
+func (p *planner) failed(spread float64) { p.spread = spread }
+
+// throttled tells that the store throttled a lease; it is told once for each
+// lease. Blocks double, up to 16 times their size, so this process writes less
+// often while its callers go on; the factor halves every hour without a
+// throttle. That is slow because a fleet beyond what its item takes has to be
+// throttled as often as its members relax.
 func (p *planner) throttled(now time.Duration) {
 	p.observe(now, p.issued)
 	p.stretch = min(2*p.stretched(), maxStretch)
@@ -207,7 +215,7 @@ func (p *planner) plan(now time.Duration, stock, demand int64) decision {
 
 	present := p.rate(reserveOver, demand)
 	d := decision{trigger: -1, left: duration(float64(stock) / present)}
-	every := p.seconds(p.cfg.leaseEvery) * p.stretched()
+	every := p.seconds(p.cfg.leaseEvery) * p.stretched() * (1 + p.spread)
 
 	if p.cfg.runway <= 0 { // not looked at between leases, so burn is all there is
 		if demand > 0 {

@@ -231,7 +231,7 @@ func (s *core) refill() {
 		return
 	}
 	if s.lease.began == 0 {
-		s.lease.began = now
+		s.lease.began, s.lease.throttled = now, false
 	}
 	known := s.facts
 	s.mu.Unlock()
@@ -349,10 +349,14 @@ func (s *core) backoff(err error) time.Duration {
 		limit = min(limit, backoffBase<<s.tries)
 	}
 	d := time.Duration(s.a.opts.rand() * float64(limit))
+	s.plan.failed(s.a.opts.rand())
 	if le, ok := asLeaseError(err); ok {
 		if le.Throttled {
 			s.stats.Throttled.count(le.Reasons)
-			s.plan.throttled(s.a.now())
+			if !s.lease.throttled {
+				s.plan.throttled(s.a.now())
+			}
+			s.lease.throttled = true
 		}
 		d = max(d, min(le.retryAfter, d+5*time.Second))
 	}
