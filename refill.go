@@ -403,8 +403,8 @@ func (s *core) empty() *tail {
 	t := &tail{s: s, newest: s.newest, reported: s.reported}
 	defer func() { s.newest = nil }()
 	high := s.facts.high
-	var before *block // the block before b, if b follows it without a gap
-	for i, b := range s.chain {
+	var before *block // the one before b in the chain
+	for _, b := range s.chain {
 		claimed := b.drop()
 		s.retired += claimed
 		rest := b.end - claimed
@@ -419,13 +419,18 @@ func (s *core) empty() *tail {
 		if s.newestDay() == b.day && b.day != 0 {
 			t.unuse += rest
 		}
-		before = b
 		switch {
 		case claimed > 0:
 			high = new(b.at(claimed - 1))
-		case i == 0 || b.before == nil: // nil: the first one of a new epoch
+		case before == nil || b.before == nil || *b.before != before.at(before.end-1):
+			// The first one; the first of a new epoch; or the one leased before it
+			// left the chain, because Reserve used it up.
 			high = b.before
 		}
+		before = b
+	}
+	if before != nil && before != s.tail {
+		high = s.facts.high // the newest one is used up
 	}
 	if s.facts.high != nil { // it is nil where no order can be demanded
 		s.facts.high = high
