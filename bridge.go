@@ -3,6 +3,8 @@ package ddbseq
 import (
 	"context"
 	"errors"
+	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/ddbseq/ddbseq/internal/bridge"
@@ -15,7 +17,7 @@ func init() {
 			minBlock: s.MinBlock, maxBlock: s.MaxBlock, firstBlock: s.FirstBlock,
 			jitter: s.Jitter,
 		})
-		return bridged{&p}
+		return bridged{planner: &p, random: rand.New(rand.NewPCG(1, math.Float64bits(s.Jitter)))}
 	}
 	bridge.DefaultSizing = func() bridge.Sizing {
 		return bridge.Sizing{
@@ -123,11 +125,18 @@ func (s *Sequence) take(n int64, yield func(first, step, n int64)) (taken int64)
 }
 
 // bridged is a planner as the simulators see it.
-type bridged struct{ *planner }
+type bridged struct {
+	*planner
+	random *rand.Rand
+}
 
 func (b bridged) Observe(now time.Duration, issued int64) { b.observe(now, issued) }
-func (b bridged) Granted(now, took time.Duration)         { b.granted(now, took) }
-func (b bridged) Throttled(now time.Duration)             { b.throttled(now) }
+func (b bridged) Granted(now, took time.Duration) {
+	b.granted(now, took)
+	b.vary(b.random.Float64())
+}
+
+func (b bridged) Throttled(now time.Duration) { b.throttled(now) }
 
 func (b bridged) Plan(now time.Duration, stock, demand int64) bridge.Decision {
 	d := b.plan(now, stock, demand)

@@ -96,6 +96,7 @@ type planner struct {
 	stretch   float64 // factor on leaseEvery as of stretchAt; below 1 means 1
 	stretchAt time.Duration
 	spread    float64 // in [0, 1): that much more of leaseEvery, until a lease is granted
+	extra     float64 // in [0, 1/4): that much more of a minBlock for the next lease
 }
 
 // A decision is what a planner wants done.
@@ -185,6 +186,11 @@ func (p *planner) leaseTime() float64 { return p.leaseMean + 6*p.leaseDev }
 // succeeds together: a random spread in [0, 1), that much more of leaseEvery for
 // this one lease, keeps its members from meeting again when that is used up.
 func (p *planner) failed(spread float64) { p.spread = spread }
+
+// vary makes the next lease, if it is one of minBlock, up to a quarter larger, by
+// random in [0, 1). It is told after each grant: leaseEvery and its jitter do not
+// count in quiet processes, and those that started together would stay in step.
+func (p *planner) vary(random float64) { p.extra = random / 4 }
 
 // throttled tells that the store throttled a lease; it is told once for each
 // lease. Blocks double, up to 16 times their size, so this process writes less
@@ -307,10 +313,13 @@ func (p *planner) recentBurn(waiting int64) float64 {
 // use up a minBlock in a few lease times: it is followed by ten times as much.
 func (p *planner) size(ids float64) int64 {
 	n := max(toIDs(ids), p.cfg.minBlock)
+	if p.leased && p.cfg.runway > 0 {
+		n = max(n, toIDs(float64(p.cfg.minBlock)*(1+p.extra)))
+	}
 	switch {
 	case !p.leased:
 		n = max(n, p.cfg.firstBlock)
-	case n > p.cfg.minBlock && p.age() < p.slotWidth():
+	case toIDs(ids) > p.cfg.minBlock && p.age() < p.slotWidth():
 		n = max(n, min(p.cfg.minBlock, p.cfg.maxBlock/10)*10)
 	}
 	return min(n, p.cfg.maxBlock)

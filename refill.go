@@ -271,6 +271,7 @@ func (s *core) refill() {
 		// After those who waited were served: they are no burn of this block.
 		s.plan.observe(now, s.issued())
 		s.plan.granted(now, now-s.lease.began)
+		s.plan.vary(s.a.opts.rand())
 		s.lease.began = 0
 		s.lease.gen, s.reported = s.gen, got.reported
 		s.learned, s.newest = now, s.lease.item
