@@ -26,7 +26,8 @@ type core struct {
 	waiters list.List
 	wanted  int64 // what they want, all together
 	plan    planner
-	ticking bool // the Allocator's sampler looks at this sequence
+	ticking bool // the Allocator's sampler shall look at this sequence
+	listed  bool // it is in the sampler's list, from which only the sampler takes it
 	stats   Stats
 
 	retired int64 // IDs claimed from blocks that left the chain
@@ -167,11 +168,10 @@ func (s *core) consider() {
 			}
 			return
 		}
-		if d.tick > 0 && !s.ticking {
-			s.ticking = true
+		if s.ticking = d.tick > 0; s.ticking && !s.listed {
+			s.listed = true
 			s.a.sample(s)
 		}
-		s.ticking = s.ticking && d.tick > 0
 		if !s.arm(d.trigger) {
 			return
 		}
@@ -486,15 +486,16 @@ func addSat(a, b int64) int64 {
 func (s *core) sampled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || !s.ticking {
-		return false
-	}
-	if s.busy {
+	switch {
+	case s.closed:
+		s.ticking = false
+	case s.ticking && s.busy:
 		s.plan.observe(s.a.now(), s.issued())
-		return true
+	case s.ticking:
+		s.consider()
 	}
-	s.consider()
-	return s.ticking
+	s.listed = s.ticking
+	return s.listed
 }
 
 // timeLeft returns for how long memory lasts, 0 if somebody waits. requires mu

@@ -233,13 +233,19 @@ func (s *Sequence) Reserve(ctx context.Context, n int64) (Block, error) {
 	if err := s.countable(n); err != nil {
 		return Block{}, err
 	}
+	look := false
 	for b := s.cur.Load(); ; {
 		if from, ok := b.reserve(n, true); ok {
+			if look {
+				s.lookAgain()
+			}
 			return Block{First: b.at(from), Step: b.step, N: n}, nil
 		}
 		if after := b.next.Load(); after != nil {
 			if b.left() == 0 { // all claimed, and so it stays
 				s.cur.CompareAndSwap(b, after)
+			} else if atomic.LoadInt64(&b.soft) < b.end {
+				look = true // no claim of ours will pass the limit here
 			}
 			b = after
 			continue
