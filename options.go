@@ -25,7 +25,9 @@ type Sizing struct {
 	RateWindow time.Duration
 
 	// MinBlock is the smallest block that is leased, and the first one of a
-	// process: what a crash loop costs each time. Defaults to 100.
+	// process: what a crash loop costs each time. The later ones of a quiet
+	// process are up to a quarter larger, at random, so that processes that
+	// started together part. Defaults to 100.
 	MinBlock int64
 
 	// MaxBlock is the largest block that is leased: a bound on what a kill can
