@@ -4,6 +4,7 @@
 //	go run ./internal/replay -traces DIR -out results.csv
 //	go run ./internal/replay -check
 //	go run ./internal/replay -svg runway.svg
+//	go run ./internal/replay -real -traces DIR
 //
 // DIR holds a manifest.json that lists traces, and their CSV files
 // (t_seconds,count). Without -traces the small synthetic ones of testdata are
@@ -15,6 +16,9 @@
 // process starts 1 s before the trace with empty memory. Measured are callers
 // that waited, writes, IDs lost to a kill at a random moment, and how long an
 // outage that starts at a random moment is survived before a caller waits.
+//
+// With -real the same calls are made to the real Allocator, in virtual time, and
+// the results must agree with those of its planner.
 package main
 
 import (
@@ -56,6 +60,8 @@ func replay() error {
 	out := flag.String("out", "", "CSV file to write")
 	svg := flag.String("svg", "", "SVG file to write: outage survived against rate, on steady loads instead of traces")
 	must := flag.Bool("check", false, "fail if ours misses a bar")
+	onReal := flag.Bool("real", false, "drive the real Allocator and fail if it does not agree with its planner")
+	realIDs := flag.Int("real-ids", 2_000_000, "with -real, replay so many calls around the busiest bucket; 0 is all")
 	flag.Parse()
 
 	mk := map[string]func() Policy{
@@ -86,7 +92,7 @@ func replay() error {
 	if err != nil {
 		return err
 	}
-	var rows []Row
+	var rows, planned []Row
 	for scale := range strings.SplitSeq(*scales, ",") {
 		if !strings.HasPrefix(scale, "x") {
 			scale = strings.TrimSuffix(scale, "/s") + "/s"
@@ -97,11 +103,19 @@ func replay() error {
 			if err != nil {
 				return err
 			}
-			rows = append(rows, compare(l, policies, mk, *probes)...)
+			if *onReal {
+				l = busiest(l, *realIDs)
+				planned = append(planned, evaluate(l, "ours", onEngine(mk["ours"]), *probes))
+				rows = append(rows, evaluate(l, "real", onAllocator(s), *probes))
+			} else {
+				rows = append(rows, compare(l, policies, mk, *probes)...)
+			}
 			progress(os.Stderr, l, len(l.Arrivals), begin)
 		}
 	}
-	printTable(os.Stdout, rows)
+	if !*onReal {
+		printTable(os.Stdout, rows)
+	}
 	if *out != "" {
 		var b strings.Builder
 		if err := writeCSV(&b, rows); err != nil {
@@ -110,6 +124,13 @@ func replay() error {
 		if err := writeFile(*out, b.String()); err != nil {
 			return err
 		}
+	}
+	if *onReal {
+		fmt.Printf("The real Allocator (and its planner on the engine; %g %% apart is allowed):\n", 100*tolerance)
+		if !agreement(os.Stdout, planned, rows) {
+			return fmt.Errorf("the real Allocator and its planner do not agree")
+		}
+		return nil
 	}
 	if slices.Contains(policies, "ours") {
 		fmt.Println()

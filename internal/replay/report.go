@@ -94,12 +94,12 @@ const columns = "half,trace,scale,policy,factor,bucket_s,from_s,to_s,ids,mean_pe
 
 func writeCSV(w io.Writer, rows []Row) error {
 	c := csv.NewWriter(w)
-	c.Write(strings.Split(columns, ","))
+	_ = c.Write(strings.Split(columns, ","))
 	f := func(x float64) string { return strconv.FormatFloat(x, 'g', 6, 64) }
 	d := func(x int64) string { return strconv.FormatInt(x, 10) }
 	for _, r := range rows {
 		l := r.Load
-		c.Write([]string{l.Half, l.Trace, l.Scale, r.Policy, f(l.Factor), f(l.Bucket), f(l.From), f(l.To),
+		_ = c.Write([]string{l.Half, l.Trace, l.Scale, r.Policy, f(l.Factor), f(l.Bucket), f(l.From), f(l.To),
 			d(r.IDs), f(r.MeanRate), f(r.WaitPerM), f(r.MaxWaitMs), d(r.ColdWaits), f(r.WritesPerM), f(r.LostMean), f(r.LostSeconds),
 			f(r.SurviveMed), f(r.SurviveP5), f(r.OutageWaitPerM), f(r.OutageMaxS), d(r.MaxLease), d(r.MaxStock), d(r.Unserved)})
 	}
@@ -119,7 +119,7 @@ func printTable(w io.Writer, rows []Row) {
 		}
 		fmt.Fprintln(t)
 	}
-	t.Flush()
+	_ = t.Flush() // w keeps its own error
 }
 
 // short prints three digits, and all of those before the point.
@@ -200,7 +200,7 @@ func check(w io.Writer, rows []Row) bool {
 			fmt.Fprintf(t, "%s\t%s\t%.4g\t%s %g\t%s\n", scale, b.what, got, sign, b.limit, verdict)
 		}
 	}
-	t.Flush()
+	_ = t.Flush() // w keeps its own error
 	return kept
 }
 

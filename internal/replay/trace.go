@@ -117,7 +117,7 @@ func (l Load) mean() float64 { return float64(len(l.Arrivals)) / (l.To - l.From)
 
 func seedOf(s string) uint64 {
 	h := fnv.New64a()
-	io.WriteString(h, s)
+	_, _ = io.WriteString(h, s)
 	return h.Sum64()
 }
 
