@@ -3,8 +3,6 @@ package ddbseq
 import (
 	"context"
 	"errors"
-	"math"
-	"math/rand/v2"
 	"time"
 
 	"github.com/ddbseq/ddbseq/internal/bridge"
@@ -17,7 +15,7 @@ func init() {
 			minBlock: s.MinBlock, maxBlock: s.MaxBlock, firstBlock: s.FirstBlock,
 			jitter: s.Jitter,
 		})
-		return bridged{planner: &p, random: rand.New(rand.NewPCG(1, math.Float64bits(s.Jitter)))}
+		return bridged{planner: &p, random: s.Jitter}
 	}
 	bridge.DefaultSizing = func() bridge.Sizing {
 		return bridge.Sizing{
@@ -124,16 +122,17 @@ func (s *Sequence) take(n int64, yield func(first, step, n int64)) (taken int64)
 	return taken
 }
 
-// bridged is a planner as the simulators see it.
+// bridged is a planner as the simulators see it, whose random numbers are all
+// the jitter that it was made with.
 type bridged struct {
 	*planner
-	random *rand.Rand
+	random float64
 }
 
 func (b bridged) Observe(now time.Duration, issued int64) { b.observe(now, issued) }
 func (b bridged) Granted(now, took time.Duration) {
 	b.granted(now, took)
-	b.vary(b.random.Float64())
+	b.vary(b.random)
 }
 
 func (b bridged) Throttled(now time.Duration) { b.throttled(now) }

@@ -88,20 +88,9 @@ func allocator(s *ddbseq.Store, opt func(*ddbseq.Options)) *ddbseq.Allocator {
 	return a
 }
 
-// rand returns the source of jitter: the planner's, which is drawn once when
-// the sequence is made, and then that of retries.
-func (w *reality) rand() func() float64 {
-	rng, first := rand.New(rand.NewPCG(w.load.Seed, 5)), true
-	return func() float64 {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if first {
-			first = false
-			return w.sizing.Jitter
-		}
-		return rng.Float64()
-	}
-}
+// rand returns the source of jitter: always the planner's, so that the planner on
+// the engine and the one in the Allocator draw alike.
+func (w *reality) rand() func() float64 { return func() float64 { return w.sizing.Jitter } }
 
 func (w *reality) now() int64 { return int64(time.Since(w.base)) }
 
