@@ -52,7 +52,7 @@ func (d Description) GapRatio() float64 {
 func (a *Allocator) describe(it *item) Description {
 	d := it.definition()
 	out := Description{Name: it.key[min(len(a.opts.KeyPrefix), len(it.key)):], Definition: d, Epoch: it.epoch, Paused: it.paused,
-		Tuning: it.tune.clone(), Day: it.day, Used: it.used, Leased: it.totals.leased, Issued: it.totals.issued, Returned: it.totals.returned}
+		Tuning: it.tune.get().clone(), Day: it.day, Used: it.used, Leased: it.totals.leased, Issued: it.totals.issued, Returned: it.totals.returned}
 	limit := it.def.limit(dailyLimit{})
 	out.DailyLimit, out.DailyLimitZone = limit.max, limit.zone
 	switch {
@@ -155,7 +155,7 @@ func (a *Allocator) alteration(name string, it *item, c clauses, token, ver, bor
 		if err != nil {
 			return nil, err
 		}
-		ch.tune = &t
+		ch.tune = t
 	}
 	if (!c.defines() || d == old && limit == oldLimit) && !c.restarts() {
 		if ch.tune == nil {

@@ -166,7 +166,7 @@ func (a *Allocator) miss() {
 		maps.Copy(names, m)
 	}
 	a.names.Store(&names)
-	clear(a.fresh)
+	a.fresh = map[string]*Sequence{} // a cleared map would keep its size
 	a.misses = 0
 }
 

@@ -170,7 +170,10 @@ const (
 
 // tuning reads what operators write by hand. What it cannot read does not make
 // the item corrupt: the process keeps to what it had, and says so.
-func (p *parser) tuning() tuning {
+func (p *parser) tuning() *tuning {
+	if _, ok := p.attrs[p.names[attrTune]]; !ok {
+		return nil
+	}
 	own := &parser{attrs: p.attrs, names: p.names}
 	m := own.object(attrTune)
 	number := func(element string) *int64 {
@@ -196,7 +199,7 @@ func (p *parser) tuning() tuning {
 		}
 		return &d
 	}
-	t := tuning{Tuning: Tuning{
+	t := &tuning{Tuning: Tuning{
 		Runway: span(tuneRunway), LeaseEvery: span(tuneLeaseEvery),
 		MinBlock: number(tuneMinBlock), MaxBlock: number(tuneMaxBlock), FirstBlock: number(tuneFirstBlock),
 	}}

@@ -68,7 +68,7 @@ func (f *facts) furthest(d Definition) *int64 {
 // lease is the state of a lease over all its attempts.
 type lease struct {
 	gen       int64
-	code      clauses       // what the code says, when this attempt began
+	code      *clauses      // what the code says, when this attempt began
 	issued    int64         // IDs issued by then, for the totals
 	first     bool          // this process has not leased yet
 	began     time.Duration // when its first attempt was made; 0 = not yet
@@ -248,8 +248,8 @@ func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
 	if it.born == "" {
 		ch.born = randomID()
 	}
-	if l.first && it.tune.FirstBlock != nil {
-		n = max(n, *it.tune.FirstBlock)
+	if first := it.tune.get().FirstBlock; l.first && first != nil {
+		n = max(n, *first)
 	}
 	room := it.room()
 	wrap := room == 0 && d.Cycle

@@ -131,7 +131,7 @@ func (ch *change) effect(it *item) error {
 	it.totals.issued += ch.add.issued
 	it.totals.returned += ch.add.returned
 	if ch.tune != nil {
-		it.tune, it.paused = *ch.tune, ch.tune.paused()
+		it.tune, it.paused = ch.tune, ch.tune.paused()
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ type core struct {
 	a    *Allocator
 	seq  *Sequence
 	name string
-	key  string  // the name with the Allocator's prefix
-	code clauses // what the code says of the definition
+	key  string   // the name with the Allocator's prefix
+	code *clauses // what the code says of the definition; replaced, never changed
 
 	mu      sync.Mutex // never held across a store call
 	closed  bool
@@ -56,10 +56,16 @@ type core struct {
 	lease  lease // owned by the refill while busy, otherwise guarded by mu
 }
 
+// noClauses is what code says that says nothing.
+var noClauses clauses
+
 // newSequence returns a Sequence with nothing in memory: its chain begins with
 // a block that has no IDs.
 func (a *Allocator) newSequence(name string, cfg sequenceConfig, z Sizing) *Sequence {
-	s := &Sequence{core: &core{a: a, name: name, key: a.opts.KeyPrefix + name, code: cfg.clauses, sizing: z}}
+	s := &Sequence{core: &core{a: a, name: name, key: a.opts.KeyPrefix + name, code: &noClauses, sizing: z}}
+	if cfg.clauses != noClauses {
+		s.code = &cfg.clauses
+	}
 	s.seq = s
 	s.plan = newPlanner(z.sizing(a.opts.rand()))
 	s.tail = &block{cursor: -1, seq: s}
@@ -90,6 +96,9 @@ func (s *core) link(b *block) {
 	}
 	s.chain = append(s.chain, b)
 	s.tail.next.Store(b) // from here on b is seen
+	if s.tail.end == 0 {
+		s.seq.cur.CompareAndSwap(s.tail, b) // nothing was there to be used up first
+	}
 	s.tail = b
 }
 
@@ -450,15 +459,16 @@ func (s *core) newestDay() int64 {
 }
 
 // retune takes what the table says of sizing, if it is usable. requires mu
-func (s *core) retune(t tuning) {
+func (s *core) retune(stored *tuning) {
+	t := stored.get()
 	z, bad := t.over(s.sizing)
-	if t.bad != "" {
-		bad = t.bad
+	if stored != nil && stored.bad != "" {
+		bad = stored.bad
 	}
 	if s.badTune = bad; bad != "" {
 		return
 	}
-	s.tune = t.Tuning
+	s.tune = t
 	next := z.sizing(s.plan.cfg.jitter)
 	if t.FirstBlock != nil {
 		next.firstBlock = *t.FirstBlock
@@ -520,10 +530,10 @@ func (s *core) reconfigure(cfg sequenceConfig, z Sizing) error {
 	if err := merged.checkSaid(s.name); err != nil {
 		return err
 	}
-	s.code = merged
+	s.code = &merged
 	if len(cfg.sizing) > 0 {
 		s.sizing = z
-		s.retune(tuning{Tuning: s.tune})
+		s.retune(&tuning{Tuning: s.tune})
 	}
 	return nil
 }

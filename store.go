@@ -63,12 +63,12 @@ type item struct {
 	epoch  int64
 	ver    string
 	def    clauses
-	from   *int64 // where a Restart begins, while lastID is absent
-	v      int64  // 0 = absent
-	tune   tuning
-	paused bool   // as tune says
-	day    string // the day that used belongs to, as 2006-01-02
-	used   int64  // IDs leased on it
+	from   *int64  // where a Restart begins, while lastID is absent
+	v      int64   // 0 = absent
+	tune   *tuning // nil = none
+	paused bool    // as tune says
+	day    string  // the day that used belongs to, as 2006-01-02
+	used   int64   // IDs leased on it
 	totals totals
 }
 

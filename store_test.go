@@ -64,7 +64,7 @@ func plant(t testing.TB, b backend, it item) {
 			attrs[attrDef] = defValue(it.def)
 		}
 		if it.paused {
-			attrs[attrTune] = tuneValue(it.tune.Tuning)
+			attrs[attrTune] = tuneValue(it.tune.get())
 		}
 		plantRaw(t, b, it.key, attrs)
 	default:
@@ -215,7 +215,7 @@ func TestVerdictsAreJudgedInOrder(t *testing.T) {
 		{verdictEpoch, func(it *item, _ *change) { it.epoch = 9 }},
 		{verdictVer, func(it *item, _ *change) { it.ver = "another" }},
 		{verdictBehind, func(it *item, _ *change) { it.at = new(*it.lastID + 1) }},
-		{verdictPaused, func(it *item, _ *change) { it.paused, it.tune.Paused = true, new(true) }},
+		{verdictPaused, func(it *item, _ *change) { it.paused, it.tune = true, &tuning{Tuning: Tuning{Paused: new(true)}} }},
 		{verdictRoom, func(it *item, ch *change) { ch.hi = bigOf(*it.lastID - 1) }},
 		{verdictToken, func(_ *item, ch *change) { ch.holds = "the token of another lease" }},
 	}

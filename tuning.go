@@ -39,7 +39,15 @@ type tuning struct {
 	bad string
 }
 
-func (t tuning) paused() bool { return t.Paused != nil && *t.Paused }
+func (t *tuning) paused() bool { return t != nil && t.Paused != nil && *t.Paused }
+
+// get returns what t says, which is nothing if it is nil.
+func (t *tuning) get() Tuning {
+	if t == nil {
+		return Tuning{}
+	}
+	return t.Tuning
+}
 
 // over returns z with what t says, or in words why it makes no sense.
 func (t Tuning) over(z Sizing) (out Sizing, bad string) {
@@ -87,8 +95,8 @@ func set[T any](to *T, v *T) {
 
 // change returns t as fns change it. Bad values are refused, stored ones that
 // cannot be read are dropped.
-func (t tuning) change(sequence string, fns []func(*Tuning)) (tuning, error) {
-	out := t.clone()
+func (t *tuning) change(sequence string, fns []func(*Tuning)) (*tuning, error) {
+	out := t.get().clone()
 	for _, fn := range fns {
 		fn(&out)
 	}
@@ -96,7 +104,7 @@ func (t tuning) change(sequence string, fns []func(*Tuning)) (tuning, error) {
 		Runway: defaultRunway, LeaseEvery: defaultLeaseEvery, RateWindow: defaultRateWindow,
 		MinBlock: defaultMinBlock, MaxBlock: defaultMaxBlock,
 	}); bad != "" {
-		return tuning{}, fmt.Errorf("%w: Tune of sequence %q: %s", ErrInvalidOptions, sequence, bad)
+		return nil, fmt.Errorf("%w: Tune of sequence %q: %s", ErrInvalidOptions, sequence, bad)
 	}
-	return tuning{Tuning: out}, nil
+	return &tuning{Tuning: out}, nil
 }

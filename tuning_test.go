@@ -151,8 +151,8 @@ func TestBadStoredTuningIsSaidAndTheLastGoodKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.mu.Lock()
-	s.retune(tuning{Tuning: Tuning{MinBlock: &good, MaxBlock: &good}})
-	for _, b := range []tuning{{Tuning: Tuning{MaxBlock: &bad}}, {bad: "attribute tune.maxBlock is S"}, {Tuning: Tuning{FirstBlock: &bad}}} {
+	s.retune(&tuning{Tuning: Tuning{MinBlock: &good, MaxBlock: &good}})
+	for _, b := range []*tuning{{Tuning: Tuning{MaxBlock: &bad}}, {bad: "attribute tune.maxBlock is S"}, {Tuning: Tuning{FirstBlock: &bad}}} {
 		s.retune(b)
 		if s.badTune == "" || s.plan.cfg.maxBlock != good {
 			t.Errorf("%+v: said %q, MaxBlock %d", b, s.badTune, s.plan.cfg.maxBlock)
@@ -165,7 +165,7 @@ func TestBadStoredTuningIsSaidAndTheLastGoodKept(t *testing.T) {
 }
 
 func TestTuneIsReadFromTheTableAsOperatorsWriteIt(t *testing.T) {
-	parse := func(m map[string]types.AttributeValue) tuning {
+	parse := func(m map[string]types.AttributeValue) *tuning {
 		d := DynamoDB(testClient("http://127.0.0.1:1"), "t").backend.(*dynamo)
 		it, err := d.parse("s", map[string]types.AttributeValue{"tune": &types.AttributeValueMemberM{Value: m}})
 		if err != nil {
