@@ -13,6 +13,8 @@ LINTER    := bin/golangci-lint
 TESTFLAGS ?=
 # How long, or how often (1x), make bench runs each benchmark.
 BENCHTIME ?= 1s
+# Extra arguments for the comparison, as in: make bench BENCHFLAGS=-quick
+BENCHFLAGS ?=
 
 # The root module and every nested one (an npm package may bring a go.mod of its
 # own, and so may test data).
@@ -44,8 +46,9 @@ lint: $(LINTER) ## Run gofmt, go vet (also for 32 bits), go fix and golangci-lin
 	$(call each,$(CURDIR)/$(LINTER) run --config $(CURDIR)/.golangci.yml ./...)
 
 .PHONY: bench
-bench: ## Run all benchmarks of all modules.
+bench: ## Run the benchmarks, then the comparison, whose last line says it all.
 	$(call each,go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...)
+	go -C bench run . $(BENCHFLAGS)
 
 .PHONY: chaos
 chaos: $(EMULATORS) ## Kill processes and the server for 20 s, and look for an ID handed out twice.
@@ -54,6 +57,11 @@ chaos: $(EMULATORS) ## Kill processes and the server for 20 s, and look for an I
 .PHONY: figures
 figures: ## Draw the figures of the README anew.
 	go run ./internal/replay -svg docs/runway.svg
+	go -C bench run . -svg ../docs/speed.svg
+
+.PHONY: mutants
+mutants: $(EMULATORS) ## Break the code on purpose, one break at a time, and see a test fail for each.
+	DDBSEQ_REQUIRE_EMULATORS=1 go run ./internal/mutants
 
 .PHONY: examples
 examples: ## Run the README's first command and check what it prints.
