@@ -87,9 +87,10 @@ type scenario struct {
 
 // A stored call waits for the scheduler.
 type storeCall struct {
-	ch  *change // nil: a read
-	it  *item
-	err error
+	ch   *change // nil: a read
+	it   *item
+	err  error
+	done bool // it was carried out, and the answer is on its way
 }
 
 type thread struct {
@@ -369,11 +370,12 @@ func (p *actor) refill(th *thread) bool {
 		err := p.s.err
 		p.s.mu.Unlock()
 		if !again {
-			if err != nil {
-				p.w.note("%s: %v", p.name, err)
-				p.ended = err
+			if err == nil || !permanent(err) { // or an old one: what came is of the past
+				return true
 			}
-			return err == nil
+			p.w.note("%s: %v", p.name, err)
+			p.ended = err
+			return false
 		}
 	}
 	p.w.fail("%s cannot refill", p.name)
@@ -455,7 +457,11 @@ func (w *world) actions(last int) []action {
 			out = append(out, action{thread: i, outcome: "reads"})
 			continue
 		}
-		out = append(out, action{thread: i, outcome: "writes"})
+		if th.call.done {
+			out = append(out, action{thread: i, outcome: "is answered"})
+			continue
+		}
+		out = append(out, action{thread: i, outcome: "writes"}, action{thread: i, outcome: "writes and waits"})
 		if w.faults > 0 {
 			for _, f := range writeFaults {
 				out = append(out, action{thread: i, outcome: f})
@@ -500,6 +506,12 @@ func (w *world) perform(a action) {
 	switch a.outcome {
 	case "reads", "writes":
 		w.carryOut(th.process, c, false)
+	case "is answered":
+	case "writes and waits":
+		w.carryOut(th.process, c, false)
+		c.done = true
+		w.note("%s writes and waits for the answer %s -> %s", th.process.name, c.text(), w.stored())
+		return
 	case "is throttled":
 		w.faults--
 		c.err = &LeaseError{Op: "UpdateItem", Throttled: true, kind: ErrThrottled, Err: errLate}

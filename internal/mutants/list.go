@@ -189,7 +189,7 @@ var mutants = []mutant{
 	{
 		name: "a give-back takes from the limit of another day", file: "refill.go",
 		old: "if s.newestDay() == b.day && b.day != 0 {", new: "if b.day != 0 {",
-		tests: "^TestADailyLimitHoldsForTheFleetOverMidnight$|^TestLimitsAreKeptOnEveryStore$",
+		tests: "^TestGiveBackCountsForTheDayThatIsStored$",
 	},
 	{
 		name: "no daily limit in judge", file: "store.go",
