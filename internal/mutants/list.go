@@ -177,7 +177,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "tails are joined over a Restart or a lap", file: "refill.go",
-		old: "before == nil || b.before == nil ||", new: "before == nil ||",
+		old: "before == nil || b.before == nil || before.step", new: "before == nil || before.step",
 		tests: "^TestTailsAreNotJoinedOverALap$",
 	},
 	{
