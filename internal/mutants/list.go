@@ -138,6 +138,16 @@ var mutants = []mutant{
 		tests: "^TestHealthyMovesRaiseNoFence$",
 	},
 	{
+		name: "the fence forgets what Reserve took out of order", file: "refill.go",
+		old: "high = s.facts.high // the newest one is used up", new: "_ = high",
+		tests: "^TestTheFenceRemembersWhatReserveTook$",
+	},
+	{
+		name: "the fence forgets what was issued before a Restart", file: "lease.go",
+		old: "case it.epoch < f.epoch:\n\t\tif f.before(it) {", new: "case it.epoch < f.epoch:\n\t\tif false {",
+		tests: "^TestARestoreToBeforeARestartIsHeldAgainstAllThatWasIssued$",
+	},
+	{
 		name: "Advance does not look at `at`", file: "admin.go",
 		old: "set: &atLeast, atLimit: &atLeast,", new: "set: &atLeast,",
 		tests: interleavings,
