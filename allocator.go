@@ -43,6 +43,7 @@ type Allocator struct {
 	// those that are not in it yet; a lookup that finds its name there counts as
 	// a miss, and enough of them make a new names.
 	names  atomic.Pointer[map[string]*Sequence]
+	hints  [64]atomic.Pointer[Sequence] // spare most lookups names; see hint
 	mu     sync.Mutex
 	fresh  map[string]*Sequence
 	misses int
@@ -96,14 +97,38 @@ func (a *Allocator) now() time.Duration { return time.Since(a.start) }
 
 // Next returns the next ID of the named sequence, as [Sequence.Next] does.
 func (a *Allocator) Next(ctx context.Context, name string) (int64, error) {
-	s, ok := (*a.names.Load())[name]
-	if !ok {
+	s := a.hints[hint(name)].Load()
+	if s == nil || s.name != name {
 		var err error
-		if s, err = a.lookup(name, nil); err != nil {
+		if s, err = a.find(name); err != nil {
 			return 0, err
 		}
 	}
 	return s.Next(ctx)
+}
+
+// hint is where in hints the named sequence would stand. To look into a map
+// costs nearly as much as the locked add (7 ns and 100 instructions against 1
+// and 30). A place belongs to whoever comes first: names that share one would
+// otherwise push each other out, with a write each time.
+func hint(name string) uint {
+	if name == "" {
+		return 0
+	}
+	last := len(name) - 1
+	return uint(last+int(name[0])+7*int(name[last])) % 64
+}
+
+func (a *Allocator) find(name string) (*Sequence, error) {
+	s, ok := (*a.names.Load())[name]
+	if !ok {
+		var err error
+		if s, err = a.lookup(name, nil); err != nil {
+			return nil, err
+		}
+	}
+	a.hints[hint(name)].CompareAndSwap(nil, s)
+	return s, nil
 }
 
 // Sequence returns the named sequence. It does not call the store. All calls

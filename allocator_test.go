@@ -362,3 +362,27 @@ func TestRefreshAndAdvanceNeverRepeatAnID(t *testing.T) {
 		}
 	}
 }
+
+// Names may share a place in the table of hints; each still is its own sequence.
+func TestNamesThatShareAHint(t *testing.T) {
+	a := newChecked(t, Memory(), createMissing)
+	var names []string
+	for i := 0; len(names) < 3; i++ {
+		if name := fmt.Sprintf("x%d!", i); len(names) == 0 || hint(name) == hint(names[0]) {
+			names = append(names, name)
+		}
+	}
+	for want := int64(1); want <= 300; want++ {
+		for _, name := range names {
+			if id, err := a.Next(t.Context(), name); err != nil || id != want {
+				t.Fatalf("Next of %q: %d, %v, want %d", name, id, err, want)
+			}
+		}
+	}
+	if len(a.sequences()) != len(names) {
+		t.Errorf("there are %d sequences, want %d", len(a.sequences()), len(names))
+	}
+	if _, err := a.Next(t.Context(), ""); !errors.Is(err, ErrInvalidName) {
+		t.Errorf("Next of no name: %v, want ErrInvalidName", err)
+	}
+}
