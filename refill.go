@@ -128,12 +128,15 @@ func (s *core) issued() int64 {
 	return n
 }
 
-// lookAgain is for those who found memory low, or empty and will not wait.
-func (s *core) lookAgain() {
+// lookAgain is for those who found memory low, or empty and will not wait. It
+// reports whether they caused a refill.
+func (s *core) lookAgain() (caused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	busy := s.busy
 	s.tried = s.stock() == 0
 	s.consider()
+	return s.busy && !busy
 }
 
 // demand returns how many IDs callers would take at once. requires mu

@@ -134,7 +134,9 @@ func (b *block) proceed(i int64) (id int64, ok bool) {
 func (b *block) reached(i int64) {
 	soft := atomic.LoadInt64(&b.soft)
 	if soft < b.end && i >= soft && atomic.CompareAndSwapInt64(&b.soft, soft, b.end) {
-		b.seq.lookAgain()
+		if !b.seq.lookAgain() {
+			return
+		}
 		// The refill that was just started sits in this processor's queue, and
 		// when all processors are busy it stays there for 10 ms or more.
 		// Yielding once per block starts it within microseconds.
