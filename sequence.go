@@ -21,15 +21,14 @@ import (
 // [Allocator.Sequence]; all its methods may be called by any number of
 // goroutines at once.
 type Sequence struct {
-	// cur stands alone on its cache line, and at an address that differs from
+	// cur shares its cache line with nothing that is written, and stands at an address that differs from
 	// every cursor's in the low 12 bits: a load that aliases with a locked add
-	// waits for it (+2 ns). 256 bytes are a size class, so that the alignment
+	// waits for it (+2 ns). 128 bytes are a size class, so that the alignment
 	// holds; TestLayout pins all of it.
-	_   [64]byte
-	cur atomic.Pointer[block]
-	_   [56]byte
-	*core
-	_ [120]byte
+	_     [64]byte
+	cur   atomic.Pointer[block]
+	*core // never written again
+	_     [48]byte
 }
 
 // A block is a run of leased IDs. Blocks are chained by next in the order they
