@@ -27,11 +27,13 @@ type Description struct {
 	Tuning    Tuning
 
 	// DailyLimit and its zone ("" is UTC), 0 if there is none, and how many IDs
-	// were leased on the day of the last lease.
+	// were leased on the day of the last lease. Days are counted also without a
+	// limit, in UTC; not for adopted items.
 	DailyLimit     int64
 	DailyLimitZone string
 	Day            string // as 2006-01-02
 	Used           int64
+	Days           [7]int64 // of the seven days before Day, the newest first, to six digits
 
 	// Totals of all processes since the sequence was made, approximate where
 	// replies were lost or a process was killed. What was leased and neither
@@ -53,6 +55,7 @@ func (a *Allocator) describe(it *item) Description {
 	d := it.definition()
 	out := Description{Name: it.key[min(len(a.opts.KeyPrefix), len(it.key)):], Definition: d, Epoch: it.epoch, Paused: it.paused,
 		Tuning: it.tune.get().clone(), Day: it.day, Used: it.used, Leased: it.totals.leased, Issued: it.totals.issued, Returned: it.totals.returned}
+	copy(out.Days[:], it.days)
 	limit := it.def.limit(dailyLimit{})
 	out.DailyLimit, out.DailyLimitZone = limit.max, limit.zone
 	switch {

@@ -66,7 +66,8 @@
 //	tune        M  what operators set: runway, leaseEvery (S, as "1m30s"),
 //	                  minBlock, maxBlock, firstBlock (N), paused (BOOL)
 //	v           N  version of this layout; a higher one is refused
-//	day, used   S, N  the day of the daily limit, and the IDs leased on it
+//	day, used   S, N  the day of the newest lease, and the IDs leased on it
+//	days        L  of N: the totals of the seven days before it, newest first
 //	leased, issued, returned   N  totals of all processes, approximate
 //
 // A lease adds to lastID under a condition that the item is as it is known, and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"strings"
 	"sync/atomic"
@@ -64,7 +65,7 @@ type TableOptions struct {
 
 	// Rename gives other names to the other attributes of the item, by their
 	// default names (at, n, tok, born, epoch, ver, def, tune, from, v, day,
-	// used, leased, issued, returned), where the table uses one of these for
+	// used, days, leased, issued, returned), where the table uses one of these for
 	// something else. Defaults to none.
 	Rename map[string]string
 }
@@ -108,6 +109,7 @@ const (
 	attrV        = "v"
 	attrDay      = "day"
 	attrUsed     = "used"
+	attrDays     = "days"
 	attrLeased   = "leased"
 	attrIssued   = "issued"
 	attrReturned = "returned"
@@ -119,7 +121,7 @@ const (
 func (o TableOptions) attributes() (map[string]string, error) {
 	attrs := map[string]string{attrKey: o.KeyAttribute, attrLast: o.CounterAttribute}
 	for _, a := range []string{attrAt, attrN, attrTok, attrBorn, attrEpoch, attrVer, attrDef, attrTune,
-		attrFrom, attrV, attrDay, attrUsed, attrLeased, attrIssued, attrReturned} {
+		attrFrom, attrV, attrDay, attrUsed, attrDays, attrLeased, attrIssued, attrReturned} {
 		attrs[a] = a
 	}
 	for from, to := range o.Rename {
@@ -373,10 +375,17 @@ func (e *expression) condition(ch *change) {
 	e.cond("(%s)", strings.Join(places, " OR "))
 	if l := ch.limit; l != nil {
 		switch {
-		case !l.roll:
+		case !l.roll && l.max > 0:
 			e.cond("%s = %s AND %s <= %s", e.name(attrDay), e.str("day", l.day), e.name(attrUsed), e.num("maxUsed", l.max-l.n))
-		default:
+		case l.roll:
 			e.same(attrDay, l.from)
+			if l.from != "" && l.used != math.MaxInt64 { // which is as far as we read
+				absent := ""
+				if l.used == 0 {
+					absent = "attribute_not_exists(" + e.name(attrUsed) + ") OR "
+				}
+				e.cond("(%s%s = %s)", absent, e.name(attrUsed), e.num("oldUsed", l.used))
+			}
 		}
 	}
 }
@@ -434,8 +443,11 @@ func (e *expression) effect(ch *change) {
 	if l := ch.limit; l != nil && l.roll {
 		e.set(attrDay, "%s", e.str("day", l.day))
 		e.set(attrUsed, "%s", e.num("used", l.n))
+		if l.from != "" {
+			e.set(attrDays, "%s", e.value("days", daysValue(l.days)))
+		}
 	} else if l != nil {
-		e.set(attrUsed, "%s + %s", e.name(attrUsed), e.num("used", l.n))
+		e.set(attrUsed, "if_not_exists(%s, %s) + %s", e.name(attrUsed), e.num("zero", 0), e.num("used", l.n))
 	}
 	if ch.unuse > 0 {
 		e.set(attrUsed, "%s - %s", e.name(attrUsed), e.num("unuse", ch.unuse))

@@ -27,10 +27,15 @@ func (d *dynamo) parse(key string, attrs map[string]types.AttributeValue) (*item
 		v:      p.number(attrV),
 		tune:   p.tuning(),
 		day:    p.text(attrDay),
-		used:   p.number(attrUsed),
+		days:   p.days(),
 		totals: totals{leased: p.total(attrLeased), issued: p.total(attrIssued), returned: p.total(attrReturned)},
 	}
 	it.def, it.paused = p.definition(), it.tune.paused()
+	if it.def.daily != nil {
+		it.used = p.number(attrUsed)
+	} else {
+		it.used = p.total(attrUsed) // it decides nothing
+	}
 	if it.v > layoutVersion {
 		// Whatever else the item holds may mean something else by now.
 		return it, &layoutError{key: key, table: d.name, v: it.v}
@@ -104,6 +109,35 @@ func (p *parser) total(attr string) int64 {
 		return 0
 	}
 	return v
+}
+
+// days reads the totals of earlier days, which prove nothing either.
+func (p *parser) days() (out []int64) {
+	l, ok := p.attrs[p.names[attrDays]].(*types.AttributeValueMemberL)
+	if !ok {
+		return nil
+	}
+	for _, v := range l.Value[:min(len(l.Value), keptDays)] {
+		n, ok := v.(*types.AttributeValueMemberN)
+		if !ok {
+			return nil
+		}
+		i, err := strconv.ParseInt(n.Value, 10, 64)
+		if err != nil {
+			return nil
+		}
+		out = append(out, i)
+	}
+	return out
+}
+
+// daysValue is what is stored of them.
+func daysValue(days []int64) types.AttributeValue {
+	l := &types.AttributeValueMemberL{}
+	for _, n := range days {
+		l.Value = append(l.Value, &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)})
+	}
+	return l
 }
 
 func (p *parser) text(attr string) string {

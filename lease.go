@@ -259,12 +259,12 @@ func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
 	if room == 0 {
 		return nil, s.exhausted(it)
 	}
-	var err error
-	ch.limit, ch.n, err = it.limitFor(limitN(n, room), s.a.store.clock())
-	if err != nil {
-		return nil, s.limited(err)
-	}
+	ch.n = limitN(n, room)
 	if it.ver != "" { // an adopted item gets no more than it needs
+		var err error
+		if ch.limit, ch.n, err = it.limitFor(ch.n, s.a.store.clock()); err != nil {
+			return nil, s.limited(err)
+		}
 		ch.add, ch.issued = totals{leased: ch.n, issued: l.issued - s.reported}, l.issued
 	}
 	switch {

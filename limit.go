@@ -3,6 +3,7 @@ package ddbseq
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -105,21 +106,29 @@ func (l dailyLimit) check(sequence string) error {
 
 func (l dailyLimit) location() (*time.Location, error) { return time.LoadLocation(l.zone) }
 
-// A dayLimit is the part of a lease that keeps to the daily limit.
+// A dayLimit is the part of a lease that counts it for a day, and keeps to the
+// daily limit if there is one.
 type dayLimit struct {
-	day  string // the day the lease counts for
-	n    int64  // IDs
-	max  int64  // IDs a day
-	roll bool   // day begins with this lease
-	from string // with roll: the day that is replaced; "" = none
+	day  string  // the day the lease counts for
+	n    int64   // IDs
+	max  int64   // IDs a day; 0 = any number
+	roll bool    // day begins with this lease
+	from string  // with roll: the day that is replaced; "" = none
+	used int64   // with from: what was leased on it
+	days []int64 // with from: the totals of the days before day
 }
 
 const dayFormat = "2006-01-02"
 
 // allows reports whether the item leaves room for the lease on its day.
 func (l *dayLimit) allows(it *item) bool {
-	if l.roll {
-		return it.day == l.from
+	switch {
+	case l.roll:
+		return it.day == l.from && (l.from == "" || l.used == math.MaxInt64 || it.used == l.used)
+	case l.max == 0:
+		// Whatever the day is by now: to demand it would cost every process a
+		// refused write at midnight, for a number that decides nothing.
+		return true
 	}
 	return it.day == l.day && it.used <= l.max-l.n
 }
@@ -145,13 +154,10 @@ func dayEnds(day string, zone *time.Location) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day()+1, 0, 0, 0, 0, zone)
 }
 
-// limitFor returns the limit that a lease of up to n IDs from it at the time now
-// is under, and how many of them it allows; nil if there is none.
+// limitFor returns how a lease of up to n IDs from it, which has a definition, at
+// the time now counts for a day, and how many of them the daily limit allows.
 func (it *item) limitFor(n int64, now time.Time) (*dayLimit, int64, error) {
 	limit := it.def.limit(dailyLimit{})
-	if limit.max == 0 {
-		return nil, n, nil
-	}
 	zone, err := limit.location()
 	if err != nil {
 		return nil, 0, limit.check(it.key)
@@ -160,6 +166,11 @@ func (it *item) limitFor(n int64, now time.Time) (*dayLimit, int64, error) {
 	left := limit.max
 	if l.roll = it.day != l.day; !l.roll {
 		left = limit.max - it.used
+	} else if l.from != "" {
+		l.used, l.days = it.used, it.daysBefore(l.day)
+	}
+	if limit.max == 0 {
+		left = n
 	}
 	if left <= 0 {
 		return nil, 0, &DailyLimitError{Limit: limit.max, Used: it.used, ResetAt: dayEnds(l.day, zone)}
@@ -168,9 +179,38 @@ func (it *item) limitFor(n int64, now time.Time) (*dayLimit, int64, error) {
 	return l, l.n, nil
 }
 
+// keptDays is how many daily totals an item keeps: a week.
+const keptDays = 7
+
+// daysBefore returns the totals of the days before day, newest first, when day
+// follows the one that the item has.
+func (it *item) daysBefore(day string) []int64 {
+	out := []int64{sixDigits(it.used)}
+	from, err := time.Parse(dayFormat, it.day)
+	if to, err2 := time.Parse(dayFormat, day); err == nil && err2 == nil {
+		for d := from.AddDate(0, 0, 1); d.Before(to) && len(out) < keptDays; d = d.AddDate(0, 0, 1) {
+			out = append([]int64{0}, out...)
+		}
+		if from.AddDate(0, 0, keptDays).Before(to) {
+			return make([]int64, keptDays) // a week without a lease
+		}
+	}
+	out = append(out, it.days...)
+	return out[:min(len(out), keptDays)]
+}
+
+// sixDigits rounds n down to six digits, of which DynamoDB stores 4 bytes.
+func sixDigits(n int64) int64 {
+	unit := int64(1)
+	for m := n; m >= 1_000_000 || m <= -1_000_000; m /= 10 {
+		unit *= 10
+	}
+	return n / unit * unit
+}
+
 // dayNumber returns the day that an item's newest lease counted for, 0 if none.
 func dayNumber(it *item) int64 {
-	if it.def.daily == nil {
+	if it.ver == "" {
 		return 0
 	}
 	t, err := time.Parse(dayFormat, it.day)

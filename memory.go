@@ -123,8 +123,11 @@ func (ch *change) effect(it *item) error {
 	}
 	if l := ch.limit; l != nil && l.roll {
 		it.day, it.used = l.day, l.n
+		if l.from != "" {
+			it.days = l.days
+		}
 	} else if l != nil {
-		it.used += l.n
+		it.used = addSat(it.used, l.n)
 	}
 	it.used -= ch.unuse
 	it.totals.leased += ch.add.leased

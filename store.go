@@ -69,6 +69,7 @@ type item struct {
 	paused bool    // as tune says
 	day    string  // the day that used belongs to, as 2006-01-02
 	used   int64   // IDs leased on it
+	days   []int64 // totals of the days before it, newest first; never changed in place
 	totals totals
 }
 
