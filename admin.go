@@ -45,10 +45,14 @@ type Description struct {
 // in memory somewhere, or a gap. Much of it, in a sequence that has been used for
 // long, suggests processes that crash in a loop.
 func (d Description) GapRatio() float64 {
-	if d.Leased <= 0 {
+	return totals{leased: d.Leased, issued: d.Issued, returned: d.Returned}.gapRatio()
+}
+
+func (t totals) gapRatio() float64 {
+	if t.leased <= 0 {
 		return 0
 	}
-	return max(0, 1-(float64(d.Issued)+float64(d.Returned))/float64(d.Leased))
+	return max(0, 1-(float64(t.issued)+float64(t.returned))/float64(t.leased))
 }
 
 func (a *Allocator) describe(it *item) Description {

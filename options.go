@@ -2,6 +2,7 @@ package ddbseq
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 )
@@ -78,6 +79,19 @@ type Options struct {
 	// it to the leases. Defaults to 0.
 	ConfigPoll time.Duration
 
+	// Hooks are called for leases, waits and alerts. Defaults to none.
+	Hooks Hooks
+
+	// Logger gets leases at Debug level; at Warn level the first failure after a
+	// success, and alerts; and at Info level the end of an alert. Defaults to
+	// nil, which is silent.
+	Logger *slog.Logger
+
+	// ExhaustionWarning is how long before a sequence ends, at the present rate
+	// of all processes, AlertExhaustion should fire. 0 never fires. Defaults to
+	// 90 days.
+	ExhaustionWarning time.Duration
+
 	errorHold time.Duration
 	forfeit   bool           // give nothing back: tests of what a crash leaves
 	rand      func() float64 // in [0,1)
@@ -100,6 +114,8 @@ const (
 	defaultErrorHold = time.Second
 
 	maxName = 255
+
+	maxWarning = 20 * 365 * day
 
 	// maxRun bounds a block in memory, so that its cursor can never come round
 	// however many calls overshoot its end. A larger lease makes several.
@@ -125,7 +141,9 @@ func defaultOptions(s *Store) Options {
 		MaxParallel:    32,
 		CloseTimeout:   5 * time.Second,
 		errorHold:      defaultErrorHold,
-		rand:           rand.Float64,
+
+		ExhaustionWarning: 90 * day,
+		rand:              rand.Float64,
 	}
 }
 
@@ -140,6 +158,8 @@ func (o Options) validate() error {
 		return invalidOption("WarmSplay", o.WarmSplay, "must not be negative")
 	case o.ConfigPoll < 0 || o.ConfigPoll > 0 && o.ConfigPoll < time.Second:
 		return invalidOption("ConfigPoll", o.ConfigPoll, "must be 0 or a second or more")
+	case o.ExhaustionWarning < 0 || o.ExhaustionWarning > maxWarning:
+		return invalidOption("ExhaustionWarning", o.ExhaustionWarning, "must be between 0 and 20 years")
 	case o.CloseTimeout <= 0:
 		return invalidOption("CloseTimeout", o.CloseTimeout, "must be positive")
 	case o.MaxParallel < 1:

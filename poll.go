@@ -63,11 +63,14 @@ func (a *Allocator) poll() {
 // one: what decides about leases is read again.
 func (s *core) polled(it *item) {
 	s.mu.Lock()
+	defer s.tell()
 	defer s.mu.Unlock()
 	if s.closed {
 		return
 	}
 	s.retune(it.tune)
+	s.seen = it
+	s.look()
 	if s.busy {
 		return
 	}

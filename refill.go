@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -50,6 +51,14 @@ type core struct {
 	learned time.Duration // when facts.def was seen in the table; 0 = not lately
 	err     error         // the last error; nil after a success
 	tries   int           // attempts failed since the last success
+
+	waited     atomic.Int64 // ns that callers waited, all together
+	seen       *item        // the item as last seen, for those who look on
+	alerts     AlertSet     // that fire
+	throttling float32      // share of attempts that are throttled
+	lowSince   time.Duration
+	events     []event // to be told, in order
+	telling    bool    // somebody is at it
 
 	facts  facts // what is known of the item
 	newest *item // the item as the newest block's lease left it; nil if that block is not the newest any more
@@ -245,15 +254,27 @@ func (s *core) refill() {
 	if s.lease.began == 0 {
 		s.lease.began, s.lease.throttled = now, false
 	}
-	known := s.facts
+	known, mandatory := s.facts, s.demand() > 0
 	s.mu.Unlock()
 
 	got, err := s.attempt(s.a.ctx, known, n, most)
 
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	if !s.closed {
+		s.events = append(s.events, s.attemptedLease(mandatory, s.a.now()-now, got, err))
+	}
+	s.settle(gen, got, err)
+	if !s.closed {
+		s.look()
+	}
+	s.mu.Unlock()
+	s.tell()
+}
+
+// settle takes what an attempt brought, and arranges what comes next. requires mu
+func (s *core) settle(gen int64, got leased, err error) {
 	s.stats.Attempts += got.attempts
-	now = s.a.now()
+	now := s.a.now()
 	stale := s.closed || gen != s.gen && !s.lease.follows(s.changed)
 	if !stale {
 		s.facts = got.facts
@@ -267,6 +288,7 @@ func (s *core) refill() {
 	}
 	if s.lease.item != nil {
 		s.retune(s.lease.item.tune)
+		s.seen = s.lease.item
 	}
 	switch {
 	case stale:

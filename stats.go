@@ -1,21 +1,114 @@
 package ddbseq
 
-import "strings"
+import (
+	"encoding/json"
+	"iter"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
 
-// Stats are the totals of one sequence, or of all, in this process since the
-// Allocator was made. Take the difference of two with Sub. Remaining is the
-// only one that goes down.
+// Stats are the figures of one sequence, or of all, in this process: counters
+// since the Allocator was made, of which Sub takes the difference, and gauges as
+// they are now. A Stats is a value that nothing changes later.
 type Stats struct {
-	Issued    int64 // IDs handed out
-	Waited    int64 // calls that found memory empty and waited
-	Leases    int64 // blocks leased
-	Leased    int64 // IDs in them
-	Attempts  int64 // calls to the store that Leases took
+	Issued    int64         // IDs handed out
+	Waited    int64         // calls that found memory empty and waited
+	WaitTime  time.Duration // for how long, all together; those who still wait are not in it
+	Leases    int64         // blocks leased
+	Leased    int64         // IDs in them
+	Attempts  int64         // calls to the store that Leases took
+	Advisory  Outcomes      // attempts to refill while there were IDs in memory
+	Mandatory Outcomes      // and while callers waited
 	Throttled Throttled
 	Recovered int64 // leases whose reply was lost and found again
 	Returned  int64 // IDs given back to the table
 	Abandoned Abandoned
-	Remaining int64 // IDs in memory now
+	Latency   Latency // of attempts to refill that leased a block
+
+	// From here on gauges: Sub leaves them as they are.
+	Remaining int64         // IDs in memory
+	Next      int64         // the first of them; it means nothing unless Remaining > 0
+	Runway    time.Duration // how long they last at Rate; the largest Duration if nobody takes any. Of all sequences: the shortest
+	Rate      float64       // IDs a second, over half of RateWindow
+	BlockSize int64         // IDs in the newest block. Of all sequences: the largest
+	Alerts    AlertSet      // that fire
+	LastError string        // of the refill, "" after a success. Of all sequences: of one
+	Fleet     Fleet         // of all processes. Empty for all sequences: it does not add up
+}
+
+// Outcomes counts attempts to refill by what came of them.
+type Outcomes struct {
+	OK        int64 // a block
+	Recovered int64 // a block, leased by an earlier attempt whose reply was lost
+	Throttled int64
+	Failed    int64 // another error that may pass
+	Refused   int64 // an error that somebody has to act on: access denied, exhausted, paused, ...
+}
+
+// Fleet is what the item of a sequence showed of all processes when this one
+// last saw it, with a lease or a poll.
+type Fleet struct {
+	Seen       bool          // false: nothing was seen yet, all else means nothing
+	LastID     int64         // 0 while nothing is leased
+	UsedToday  int64         // IDs leased on the day of the newest lease
+	DailyLimit int64         // 0 = none
+	Share      float64       // of the values of the sequence, from its first to its last, that lie behind the counter
+	PerDay     float64       // IDs leased a day: the mean of the days kept in the item, or today's if that is more
+	Left       time.Duration // until the end at PerDay, at most 292 years; the largest Duration if never or not known
+	GapRatio   float64       // see [Description.GapRatio]
+}
+
+// Latency is a histogram of durations, in powers of two from 1 ms on.
+type Latency struct {
+	buckets [latencyBuckets]uint32 // the last is for all that is longer
+	max     time.Duration
+}
+
+const latencyBuckets = 16
+
+func (l *Latency) add(d time.Duration) {
+	l.max = max(l.max, d)
+	l.buckets[min(bits.Len64(uint64(max(0, d)/time.Millisecond)), latencyBuckets-1)]++
+}
+
+// Count returns how many there are.
+func (l Latency) Count() (n int64) {
+	for _, b := range l.buckets {
+		n += int64(b)
+	}
+	return n
+}
+
+// Max returns the longest.
+func (l Latency) Max() time.Duration { return l.max }
+
+// Quantile returns an upper bound, at most twice the value or 1 ms, of the
+// q-quantile, 0 < q <= 1. It is 0 if there are none.
+func (l Latency) Quantile(q float64) time.Duration {
+	n := float64(l.Count())
+	var seen int64
+	for i, b := range l.buckets {
+		if seen += int64(b); b > 0 && float64(seen) >= q*n {
+			if i == latencyBuckets-1 {
+				return l.max
+			}
+			return min(l.max, time.Millisecond<<i)
+		}
+	}
+	return 0
+}
+
+func (l Latency) combine(o Latency, sign int64) Latency {
+	for i := range l.buckets {
+		l.buckets[i] += uint32(sign) * o.buckets[i]
+	}
+	if sign > 0 {
+		l.max = max(l.max, o.max)
+	}
+	return l
 }
 
 // Abandoned says why IDs that were leased will never be handed out. What a
@@ -63,49 +156,188 @@ func (t *Throttled) count(reasons []string) {
 // Total returns their sum.
 func (a Abandoned) Total() int64 { return a.Close + a.Refresh + a.Fence + a.Caller + a.Rest }
 
-// Sub returns what came after older; Remaining stays as it is.
-func (s Stats) Sub(older Stats) Stats {
-	older.Remaining = 0
-	return s.combine(older, -1)
+// Total returns their sum.
+func (o Outcomes) Total() int64 {
+	return o.OK + o.Recovered + o.Throttled + o.Failed + o.Refused
 }
 
-func (s Stats) combine(o Stats, sign int64) Stats {
-	s.Issued += sign * o.Issued
-	s.Waited += sign * o.Waited
-	s.Leases += sign * o.Leases
-	s.Leased += sign * o.Leased
-	s.Attempts += sign * o.Attempts
-	s.Throttled.KeyRange += sign * o.Throttled.KeyRange
-	s.Throttled.Provisioned += sign * o.Throttled.Provisioned
-	s.Throttled.MaxOnDemand += sign * o.Throttled.MaxOnDemand
-	s.Throttled.Account += sign * o.Throttled.Account
-	s.Throttled.Unsaid += sign * o.Throttled.Unsaid
-	s.Recovered += sign * o.Recovered
-	s.Returned += sign * o.Returned
-	s.Abandoned.Close += sign * o.Abandoned.Close
-	s.Abandoned.Refresh += sign * o.Abandoned.Refresh
-	s.Abandoned.Fence += sign * o.Abandoned.Fence
-	s.Abandoned.Caller += sign * o.Abandoned.Caller
-	s.Abandoned.Rest += sign * o.Abandoned.Rest
-	s.Remaining += sign * o.Remaining
+// Sub returns what came after older: the difference of the counters, and the
+// gauges of s.
+func (s Stats) Sub(older Stats) Stats {
+	for i, c := range s.counters() {
+		*c -= *older.counters()[i]
+	}
+	s.WaitTime -= older.WaitTime
+	s.Latency = s.Latency.combine(older.Latency, -1)
 	return s
 }
 
-// Stats returns the totals of the sequence.
+// plus returns the sum of two sequences.
+func (s Stats) plus(o Stats) Stats {
+	for i, c := range s.counters() {
+		*c += *o.counters()[i]
+	}
+	s.WaitTime += o.WaitTime
+	s.Latency = s.Latency.combine(o.Latency, 1)
+	s.Remaining = addSat(s.Remaining, o.Remaining)
+	s.Rate += o.Rate
+	s.Runway = min(s.Runway, o.Runway)
+	s.BlockSize = max(s.BlockSize, o.BlockSize)
+	s.Alerts |= o.Alerts
+	if s.LastError == "" {
+		s.LastError = o.LastError
+	}
+	return s
+}
+
+// counters returns the counters but for durations, in the order of their names.
+func (s *Stats) counters() []*int64 {
+	a, m, t, b := &s.Advisory, &s.Mandatory, &s.Throttled, &s.Abandoned
+	return []*int64{
+		&s.Issued, &s.Waited, &s.Leases, &s.Leased, &s.Attempts,
+		&a.OK, &a.Recovered, &a.Throttled, &a.Failed, &a.Refused,
+		&m.OK, &m.Recovered, &m.Throttled, &m.Failed, &m.Refused,
+		&t.KeyRange, &t.Provisioned, &t.MaxOnDemand, &t.Account, &t.Unsaid,
+		&s.Recovered, &s.Returned, &b.Close, &b.Refresh, &b.Fence, &b.Caller, &b.Rest,
+	}
+}
+
+// Stats returns the figures of the sequence.
 func (s *Sequence) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := s.stats
+	out.WaitTime = time.Duration(s.waited.Load())
 	out.Remaining = s.stock()
 	out.Issued = s.issued() - out.Abandoned.Caller
+	for _, b := range s.chain {
+		if c := b.end - b.left(); b.left() > 0 {
+			out.Next = b.at(c)
+			break
+		}
+	}
+	s.plan.observe(s.a.now(), s.issued())
+	out.Rate = s.plan.rate(reserveOver, 0)
+	out.Runway = forever
+	if out.Rate > 0 {
+		out.Runway = duration(float64(out.Remaining) / out.Rate)
+	}
+	out.Alerts = s.alerts
+	if s.err != nil {
+		out.LastError = s.err.Error()
+	}
+	out.Fleet = fleetOf(s.seen)
 	return out
 }
 
-// Stats returns the totals of all sequences.
-func (a *Allocator) Stats() Stats {
-	var sum Stats
-	for _, s := range a.sequences() {
-		sum = sum.combine(s.Stats(), 1)
+// Stats returns the figures of all sequences together, without the shadow ones.
+func (a *Allocator) Stats() Stats { return a.sum(false) }
+
+func (a *Allocator) sum(shadows bool) Stats {
+	sum := Stats{Runway: forever}
+	for name, s := range a.Each() {
+		if isShadow(name) == shadows {
+			sum = sum.plus(s)
+		}
 	}
 	return sum
+}
+
+// Each yields the name and the Stats of every sequence that this process has
+// used, shadow sequences included, in no order.
+func (a *Allocator) Each() iter.Seq2[string, Stats] {
+	return func(yield func(string, Stats) bool) {
+		for _, s := range a.sequences() {
+			if !yield(s.name, s.Stats()) {
+				return
+			}
+		}
+	}
+}
+
+// NamedStats are the Stats of one sequence.
+type NamedStats struct {
+	Name string
+	Stats
+}
+
+// TopStats returns the n sequences that come first by cmp, and of equals those
+// whose name comes first: of many thousands only the worst are worth a time
+// series each. It leaves shadow sequences out. The order for those that come
+// nearest to their end is:
+//
+//	func(x, y ddbseq.NamedStats) int { return cmp.Compare(y.Fleet.Share, x.Fleet.Share) }
+func (a *Allocator) TopStats(n int, cmp func(x, y NamedStats) int) []NamedStats {
+	order := func(x, y NamedStats) int {
+		if c := cmp(x, y); c != 0 {
+			return c
+		}
+		return strings.Compare(x.Name, y.Name)
+	}
+	var top []NamedStats // in order, at most n
+	for name, s := range a.Each() {
+		if n <= 0 || isShadow(name) {
+			continue
+		}
+		x := NamedStats{name, s}
+		if len(top) == n && order(x, top[n-1]) >= 0 {
+			continue
+		}
+		i, _ := slices.BinarySearchFunc(top, x, order)
+		if len(top) == n {
+			top = top[:n-1]
+		}
+		top = slices.Insert(top, i, x)
+	}
+	return top
+}
+
+// MarshalJSON writes counters, IDs and numbers of IDs as strings of digits,
+// because most readers of JSON cannot hold an int64 beyond 2^53; durations as
+// seconds; and Runway and Fleet.Left as null if there is no end to them. With
+// expvar:
+//
+//	expvar.Publish("ddbseq", expvar.Func(func() any { return seqs.Stats() }))
+func (s Stats) MarshalJSON() ([]byte, error) { return json.Marshal(s.object()) }
+
+// MarshalJSON adds the name to those of [Stats].
+func (s NamedStats) MarshalJSON() ([]byte, error) {
+	o := s.object()
+	o["Name"] = s.Name
+	return json.Marshal(o)
+}
+
+func (s Stats) object() map[string]any {
+	type object = map[string]any
+	n := func(v int64) string { return strconv.FormatInt(v, 10) }
+	until := func(d time.Duration) any {
+		if d == forever {
+			return nil
+		}
+		return d.Seconds()
+	}
+	outcomes := func(o Outcomes) object {
+		return object{"OK": n(o.OK), "Recovered": n(o.Recovered), "Throttled": n(o.Throttled), "Failed": n(o.Failed), "Refused": n(o.Refused)}
+	}
+	t, a, l, f := s.Throttled, s.Abandoned, s.Latency, s.Fleet
+	o := object{
+		"Issued": n(s.Issued), "Waited": n(s.Waited), "WaitTime": s.WaitTime.Seconds(),
+		"Leases": n(s.Leases), "Leased": n(s.Leased), "Attempts": n(s.Attempts),
+		"Advisory": outcomes(s.Advisory), "Mandatory": outcomes(s.Mandatory),
+		"Throttled": object{"KeyRange": n(t.KeyRange), "Provisioned": n(t.Provisioned), "MaxOnDemand": n(t.MaxOnDemand),
+			"Account": n(t.Account), "Unsaid": n(t.Unsaid)},
+		"Recovered": n(s.Recovered), "Returned": n(s.Returned),
+		"Abandoned": object{"Close": n(a.Close), "Refresh": n(a.Refresh), "Fence": n(a.Fence), "Caller": n(a.Caller), "Rest": n(a.Rest)},
+		"Latency":   object{"P50": l.Quantile(0.5).Seconds(), "P99": l.Quantile(0.99).Seconds(), "Max": l.Max().Seconds()},
+		"Remaining": n(s.Remaining), "Runway": until(s.Runway), "Rate": s.Rate, "BlockSize": n(s.BlockSize),
+		"Alerts": s.Alerts.Kinds(), "LastError": s.LastError,
+	}
+	if s.Remaining > 0 {
+		o["Next"] = n(s.Next)
+	}
+	if f.Seen {
+		o["Fleet"] = object{"LastID": n(f.LastID), "UsedToday": n(f.UsedToday), "DailyLimit": n(f.DailyLimit), "Share": f.Share,
+			"PerDay": f.PerDay, "Left": until(f.Left), "GapRatio": f.GapRatio}
+	}
+	return o
 }

@@ -45,11 +45,18 @@ func (s *core) wait(ctx context.Context, w waiter) (grant, error) {
 		s.stats.Waited++
 	}
 	s.consider()
+	began := s.a.now()
 	s.mu.Unlock()
+	g := s.park(ctx, w, place)
+	s.waitedFor(w, began, g.err)
+	return g, g.err
+}
 
+// park waits at a place in the queue until w is served or ctx ends.
+func (s *core) park(ctx context.Context, w waiter, place *list.Element) grant {
 	select {
 	case g := <-w.ch:
-		return g, g.err
+		return g
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
@@ -58,11 +65,11 @@ func (s *core) wait(ctx context.Context, w waiter) (grant, error) {
 	case g := <-w.ch:
 		// Served at the last moment. The IDs are this caller's: whoever gets
 		// them later would get them out of order.
-		return g, g.err
+		return g
 	default:
 	}
 	s.leave(place)
-	return grant{}, s.waitError(ctx)
+	return grant{err: s.waitError(ctx)}
 }
 
 // refusal returns why a caller who found memory empty must not wait, if

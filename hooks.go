@@ -1,0 +1,224 @@
+package ddbseq
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+)
+
+// Hooks are called when something happens that is worth a metric; never for an
+// ID. Those that are nil are not called.
+//
+// Lease and Alert are called on a goroutine of the Allocator, one at a time and
+// in order for one sequence, at once for different ones; Wait on that of the
+// caller who waited. No lock is held meanwhile, so that a hook may ask for
+// Stats; but a hook that takes long holds up refills, and one that waits for an
+// ID may wait for itself. Close waits for hooks that are under way.
+type Hooks struct {
+	// Lease is called after each attempt to refill, of one call to the store or
+	// a few.
+	Lease func(LeaseEvent)
+
+	// Wait is called when a caller who found memory empty has waited, for one
+	// thing or another.
+	Wait func(WaitEvent)
+
+	// Alert is called when an alert begins and when it ends.
+	Alert func(Alert)
+}
+
+// An Outcome says what came of an attempt to refill, as [Outcomes] count them.
+type Outcome string
+
+// The outcomes.
+const (
+	OutcomeOK        Outcome = "ok"
+	OutcomeRecovered Outcome = "recovered"
+	OutcomeThrottled Outcome = "throttled"
+	OutcomeFailed    Outcome = "failed"
+	OutcomeRefused   Outcome = "refused"
+)
+
+// A LeaseEvent is an attempt to refill a sequence.
+type LeaseEvent struct {
+	Sequence, Table string
+	Mandatory       bool // callers found memory empty
+	Outcome         Outcome
+	Block           Block         // what was leased; N is 0 if nothing was
+	Calls           int64         // to the store
+	Took            time.Duration // all of them
+	Err             error         // nil if something was leased
+}
+
+// A WaitEvent is a caller's wait.
+type WaitEvent struct {
+	Sequence, Table string
+	Want            int64 // IDs that were not in memory
+	Waited          time.Duration
+	Err             error // why it got none; nil if it did
+}
+
+func outcomeOf(got leased, err error) Outcome {
+	switch {
+	case err == nil && got.recovered:
+		return OutcomeRecovered
+	case err == nil:
+		return OutcomeOK
+	case errors.Is(err, ErrThrottled):
+		return OutcomeThrottled
+	case permanent(err) || errors.Is(err, errOversized):
+		return OutcomeRefused
+	}
+	return OutcomeFailed
+}
+
+func (o *Outcomes) count(what Outcome) {
+	switch what {
+	case OutcomeOK:
+		o.OK++
+	case OutcomeRecovered:
+		o.Recovered++
+	case OutcomeThrottled:
+		o.Throttled++
+	case OutcomeFailed:
+		o.Failed++
+	case OutcomeRefused:
+		o.Refused++
+	}
+}
+
+// event is what is to be told outside: of a lease, or of an alert.
+type event struct {
+	lease LeaseEvent
+	level slog.Level
+	alert *Alert
+}
+
+// attemptedLease counts an attempt and returns it as an event. requires mu
+func (s *core) attemptedLease(mandatory bool, took time.Duration, got leased, err error) event {
+	e := event{level: slog.LevelDebug, lease: LeaseEvent{Sequence: s.name, Table: s.a.store.table(), Mandatory: mandatory,
+		Outcome: outcomeOf(got, err), Calls: got.attempts, Took: took, Err: err}}
+	if err == nil {
+		e.lease.Block = Block{First: got.first, Step: got.step, N: got.n}
+		s.stats.Latency.add(took)
+		s.stats.BlockSize = got.n
+	} else if s.err == nil {
+		e.level = slog.LevelWarn // and not for each of the attempts that follow
+	}
+	of := &s.stats.Advisory
+	if mandatory {
+		of = &s.stats.Mandatory
+	}
+	of.count(e.lease.Outcome)
+	var hot float32
+	if e.lease.Outcome == OutcomeThrottled {
+		hot = 1
+	}
+	s.throttling += (hot - s.throttling) / throttleOf
+	return e
+}
+
+// look judges the alerts anew and has the change of each told. requires mu
+func (s *core) look() {
+	now := s.a.now()
+	runway := s.plan.cfg.runway
+	left := forever
+	if rate := s.plan.rate(reserveOver, 0); rate > 0 {
+		left = duration(float64(s.stock()) / rate)
+	}
+	switch {
+	case left < runway/2 && s.lowSince == 0:
+		s.lowSince = max(now, 1)
+	case left >= runway*5/8:
+		s.lowSince = 0
+	}
+	x := signals{it: s.seen, warning: s.a.opts.ExhaustionWarning, throttled: float64(s.throttling), runway: runway, badTune: s.badTune}
+	if s.lowSince > 0 {
+		x.low = now - s.lowSince
+	}
+	if errors.Is(s.err, ErrCounterMovedBack) {
+		x.movedBack = s.err
+	}
+	after := x.judge(s.alerts)
+	for _, k := range (after ^ s.alerts).Kinds() {
+		level, text := x.level(k)
+		s.events = append(s.events, event{alert: &Alert{Sequence: s.name, Table: s.a.store.table(), Kind: k, Firing: after.Has(k), Level: finite(level), Text: text}})
+	}
+	s.alerts = after
+}
+
+// tell calls the hooks for all events, in order, unless somebody else is doing
+// that. Must be called without mu.
+func (s *core) tell() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.telling {
+		return
+	}
+	s.telling = true
+	for len(s.events) > 0 {
+		events := s.events
+		s.events = nil
+		s.mu.Unlock()
+		for _, e := range events {
+			s.a.tell(e)
+		}
+		s.mu.Lock()
+	}
+	s.telling = false
+}
+
+func (a *Allocator) tell(e event) {
+	if al := e.alert; al != nil {
+		level, what := slog.LevelWarn, "ddbseq: alert"
+		if !al.Firing {
+			level, what = slog.LevelInfo, "ddbseq: alert is over"
+		}
+		if l := a.logger(level); l != nil {
+			l.LogAttrs(context.Background(), level, what, slog.String("sequence", al.Sequence), slog.String("table", al.Table),
+				slog.String("alert", al.Kind.String()), slog.Float64("level", al.Level), slog.String("text", al.Text))
+		}
+		if a.opts.Hooks.Alert != nil {
+			a.opts.Hooks.Alert(*al)
+		}
+		return
+	}
+	if l := a.logger(e.level); l != nil {
+		le := e.lease
+		what := "ddbseq: leased"
+		attrs := []slog.Attr{slog.String("sequence", le.Sequence), slog.String("table", le.Table), slog.Bool("mandatory", le.Mandatory),
+			slog.String("outcome", string(le.Outcome)), slog.Int64("calls", le.Calls), slog.Duration("took", le.Took)}
+		if le.Err != nil {
+			what = "ddbseq: lease failed"
+			attrs = append(attrs, slog.Any("error", le.Err))
+		} else {
+			attrs = append(attrs, slog.Int64("first", le.Block.First), slog.Int64("step", le.Block.Step), slog.Int64("ids", le.Block.N))
+		}
+		l.LogAttrs(context.Background(), e.level, what, attrs...)
+	}
+	if a.opts.Hooks.Lease != nil {
+		a.opts.Hooks.Lease(e.lease)
+	}
+}
+
+// logger returns the logger if it wants records of that level.
+func (a *Allocator) logger(level slog.Level) *slog.Logger {
+	if l := a.opts.Logger; l != nil && l.Enabled(context.Background(), level) {
+		return l
+	}
+	return nil
+}
+
+// waitedFor counts a caller's wait that began at the time from, and tells of it.
+// Must be called without mu.
+func (s *core) waitedFor(w waiter, from time.Duration, err error) {
+	if w.want == 0 {
+		return
+	}
+	d := s.a.now() - from
+	s.waited.Add(int64(d))
+	if s.a.opts.Hooks.Wait != nil {
+		s.a.opts.Hooks.Wait(WaitEvent{Sequence: s.name, Table: s.a.store.table(), Want: w.want, Waited: d, Err: err})
+	}
+}
