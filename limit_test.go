@@ -282,7 +282,8 @@ func TestTheItemStaysBelowAKilobyte(t *testing.T) {
 			d := store.backend.(*dynamo)
 			m := &meter{Client: d.client.(*dynamodb.Client)}
 			d.client = m
-			a := newTest(t, store, fixed(1000))
+			store, clock := withClock(store)
+			a := newTest(t, store, fixed(999_999))
 			minute := 59*time.Minute + 59*time.Second + 999*time.Millisecond
 			if err := a.Create(ctx, name, StartWith(-1<<63), MinValue(-1<<63), MaxValue(1<<63-1), IncrementBy(1234567890123),
 				NoCycle(), DailyLimit(1<<62), DailyLimitZone("America/Argentina/ComodRivadavia")); err != nil {
@@ -295,15 +296,16 @@ func TestTheItemStaysBelowAKilobyte(t *testing.T) {
 			})); err != nil {
 				t.Fatal(err)
 			}
-			for range 3 {
+			for range 9 {
 				if _, err := a.Next(ctx, name); err != nil {
 					t.Fatal(err)
 				}
 				if err := a.Refresh(ctx, name); err != nil {
 					t.Fatal(err)
 				}
+				clock.advance(24 * time.Hour)
 			}
-			if len(m.writes) < 8 || slices.Max(m.writes) != 1 {
+			if len(m.writes) < 20 || slices.Max(m.writes) != 1 {
 				t.Errorf("writes of the fullest item cost %v units, want 1 each", m.writes)
 			}
 		})

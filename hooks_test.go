@@ -1,0 +1,362 @@
+package ddbseq
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// witness keeps what hooks are told.
+type witness struct {
+	mu     sync.Mutex
+	leases []LeaseEvent
+	waits  []WaitEvent
+	alerts []Alert
+}
+
+func (w *witness) hooks(o *Options) {
+	o.Hooks = Hooks{
+		Lease: func(e LeaseEvent) { w.mu.Lock(); defer w.mu.Unlock(); w.leases = append(w.leases, e) },
+		Wait:  func(e WaitEvent) { w.mu.Lock(); defer w.mu.Unlock(); w.waits = append(w.waits, e) },
+		Alert: func(e Alert) { w.mu.Lock(); defer w.mu.Unlock(); w.alerts = append(w.alerts, e) },
+	}
+}
+
+// edges lists the beginnings ("+") and ends ("-") of alerts.
+func (w *witness) edges() (out []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range w.alerts {
+		out = append(out, map[bool]string{true: "+", false: "-"}[a.Firing]+a.Kind.String())
+	}
+	return out
+}
+
+func (w *witness) outcomes() (out []Outcome) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.leases {
+		out = append(out, e.Outcome)
+	}
+	return out
+}
+
+func throttle() error {
+	return &LeaseError{Op: "UpdateItem", Table: "t", Throttled: true, kind: ErrThrottled, Err: errBoom}
+}
+
+func TestHooksTellEveryOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		var w witness
+		store, faults := withFaults(Memory(), func(op, _ string, call int) fault {
+			switch call {
+			case 1: // the GetItem
+				return fault{delay: time.Second}
+			case 2:
+				return fault{err: throttle()}
+			case 3:
+				return fault{err: transient()}
+			case 4:
+				return fault{err: lost(), after: true}
+			}
+			return fault{}
+		})
+		a := newTest(t, store, fixed(10), createMissing, w.hooks)
+		if id, err := a.Next(ctx, "s"); err != nil || id != 1 {
+			t.Fatal(id, err)
+		}
+		synctest.Wait()
+		if got, want := w.outcomes(), []Outcome{OutcomeThrottled, OutcomeFailed, OutcomeFailed, OutcomeRecovered}; !slices.Equal(got, want) {
+			t.Errorf("outcomes %v, want %v", got, want)
+		}
+		last := w.leases[3]
+		if last.Sequence != "s" || last.Table != "memory" || !last.Mandatory || last.Block != (Block{1, 1, 10}) || last.Err != nil || last.Calls != 1 {
+			t.Errorf("%+v", last)
+		}
+		if first := w.leases[0]; first.Took < time.Second || !errors.Is(first.Err, ErrThrottled) || first.Block.N != 0 || first.Calls != 2 {
+			t.Errorf("%+v", first)
+		}
+		if len(w.waits) != 1 || w.waits[0].Waited < time.Second || w.waits[0].Want != 1 || w.waits[0].Err != nil {
+			t.Errorf("waits %+v", w.waits)
+		}
+		st := a.Stats()
+		if st.Mandatory != (Outcomes{Throttled: 1, Failed: 2, Recovered: 1}) || st.WaitTime != w.waits[0].Waited || st.LastError != "" || st.BlockSize != 10 {
+			t.Errorf("%+v", st)
+		}
+
+		// A caller who gives up, and one who is refused.
+		faults.set(always(transient()))
+		must(sequenceOf(t, a, "s").Reserve(ctx, 9))
+		short, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		if _, err := a.Next(short, "s"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if e := w.waits[len(w.waits)-1]; e.Waited != time.Minute || !errors.Is(e.Err, context.DeadlineExceeded) {
+			t.Errorf("%+v", e)
+		}
+		if st := a.Stats(); st.LastError == "" || st.Mandatory.Failed < 10 {
+			t.Errorf("%+v", st)
+		}
+		faults.set(always(denied()))
+		if _, err := a.Next(ctx, "s"); !errors.Is(err, ErrAccessDenied) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if got := w.outcomes(); got[len(got)-1] != OutcomeRefused {
+			t.Errorf("%v", got)
+		}
+		faults.set(nil)
+	})
+}
+
+func TestHooksMayAskForStatsAndCloseWaitsForThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a *Allocator
+		done := false
+		a, err := New(Memory(), fixed(10), func(o *Options) {
+			o.Hooks.Lease = func(LeaseEvent) {
+				a.Stats()
+				time.Sleep(time.Second)
+				a.Stats()
+				done = true
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Next(t.Context(), "s"); err != nil || done {
+			t.Error("the caller waited for the hook", err)
+		}
+		if err := a.Close(t.Context()); err != nil || !done {
+			t.Error("Close did not wait for the hook", err)
+		}
+	})
+}
+
+func TestEventsOfASequenceComeInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w witness
+		a := newTest(t, Memory(), fixed(1), w.hooks, func(o *Options) {
+			inner := o.Hooks.Lease
+			n := 0
+			o.Hooks.Lease = func(e LeaseEvent) {
+				if n++; n%3 == 0 {
+					time.Sleep(time.Second) // others pass us
+				}
+				inner(e)
+			}
+		})
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 20 {
+					must(a.Next(t.Context(), "s"))
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(10 * time.Minute)
+		var firsts []int64
+		for _, e := range w.leases {
+			firsts = append(firsts, e.Block.First)
+		}
+		if len(firsts) != 160 || !slices.IsSorted(firsts) {
+			t.Errorf("%d leases, %v", len(firsts), firsts)
+		}
+	})
+}
+
+// TestAlertsComeAndGo goes through the life of each alert that a process finds
+// by itself.
+func TestAlertsComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		var w witness
+		mem := Memory()
+		store, faults := withFaults(mem, nil)
+		a := newTest(t, store, w.hooks, createMissing, patient, func(o *Options) { o.Runway, o.MinBlock, o.errorHold = time.Minute, 10, time.Second })
+		draw := func(n int) {
+			for range n {
+				if _, err := a.Next(ctx, "s"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		lease := func(n int) {
+			for range n {
+				if err := a.Refresh(ctx, "s"); err != nil {
+					t.Fatal(err)
+				}
+				draw(1)
+			}
+		}
+		expect := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			if got := w.edges(); !slices.Equal(got, want) {
+				t.Errorf("edges %v, want %v", got, want)
+			}
+			w.mu.Lock()
+			w.alerts = nil
+			w.mu.Unlock()
+		}
+		draw(3000)
+		expect()
+
+		faults.set(always(throttle()))
+		for range 1800 { // as long as memory lasts
+			_, ok := sequenceOf(t, a, "s").TryNext()
+			if st := a.Stats(); !ok || st.Alerts.Has(AlertRunway) && st.Alerts.Has(AlertThrottled) {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if got := a.Stats().Alerts; !got.Has(AlertThrottled) || !got.Has(AlertRunway) {
+			t.Errorf("firing: %v", got.Kinds())
+		}
+		faults.set(nil)
+		lease(12)
+		expect("+throttled", "+runway", "-runway", "-throttled")
+
+		m := mem.backend.(*memory)
+		edit := func(fn func(*item)) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			it := m.items["s"]
+			fn(&it)
+			m.items["s"] = it
+		}
+		edit(func(it *item) { it.tune.bad = "runway is N 5" })
+		lease(2)
+		edit(func(it *item) { it.tune.bad = "" })
+		lease(1)
+		expect("+bad_tuning", "-bad_tuning")
+
+		var was int64
+		edit(func(it *item) { was = *it.lastID; it.lastID = new(was - 5) })
+		for range 10_000 {
+			if _, err := a.Next(ctx, "s"); errors.Is(err, ErrCounterMovedBack) {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if _, err := a.Advance(ctx, "s", was+1000); err != nil {
+			t.Fatal(err)
+		}
+		draw(3000)
+		if got := w.edges(); !slices.Contains(got, "+counter_moved_back") || !slices.Contains(got, "-counter_moved_back") {
+			t.Errorf("edges %v", got)
+		}
+	})
+}
+
+func TestTheLoggerIsSilentUnlessAskedAndNamesWhatItIsAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		var out bytes.Buffer
+		run := func(level slog.Level) string {
+			out.Reset()
+			store, faults := withFaults(Memory(), nil)
+			faults.set(func(_, _ string, call int) fault {
+				if call > 2 && call < 9 {
+					return fault{err: transient()}
+				}
+				return fault{}
+			})
+			a, err := New(store, fixed(5), createMissing, func(o *Options) {
+				o.forfeit, o.Logger = true, slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 20 {
+				must(a.Next(ctx, "orders"))
+			}
+			if err := a.Close(ctx); err != nil {
+				t.Error(err)
+			}
+			return out.String()
+		}
+		if got := run(slog.LevelWarn); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN msg=\"ddbseq: lease failed\" sequence=orders table=memory") || !strings.Contains(got, "boom") {
+			t.Errorf("warnings:\n%s", got)
+		}
+		if got := run(slog.LevelDebug); strings.Count(got, "ddbseq: leased") != 4 || strings.Count(got, "ddbseq: lease failed") != 6 || !strings.Contains(got, "first=6 step=1 ids=5") {
+			t.Errorf("all:\n%s", got)
+		}
+	})
+}
+
+func TestAnAlertIsLogged(t *testing.T) {
+	var out bytes.Buffer
+	store, faults := withFaults(Memory(), nil)
+	_ = faults
+	a := newTest(t, store, func(o *Options) { o.Logger = slog.New(slog.NewJSONHandler(&out, nil)) })
+	a.tell(event{alert: &Alert{Sequence: "orders", Table: "memory", Kind: AlertWaste, Firing: true, Level: 2, Text: "of 9"}})
+	a.tell(event{alert: &Alert{Sequence: "orders", Table: "memory", Kind: AlertWaste}})
+	for _, want := range []string{`"level":"WARN","msg":"ddbseq: alert","sequence":"orders","table":"memory","alert":"waste","level":2,"text":"of 9"`, `"level":"INFO","msg":"ddbseq: alert is over"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s\nlacks %s", out.String(), want)
+		}
+	}
+}
+
+func benchmarkNext(b *testing.B, optFns ...func(*Options)) {
+	a := newTest(b, Memory(), append(optFns, func(o *Options) { o.MinBlock, o.forfeit = 1<<20, true })...)
+	s := sequenceOf(b, a, "s")
+	ctx := b.Context()
+	must(s.Next(ctx))
+	for b.Loop() {
+		if _, err := s.Next(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkNextSilent and BenchmarkNextObserved, run together with -count, show
+// what hooks, a logger and a reader of Stats cost a call of Next.
+func BenchmarkNextSilent(b *testing.B) { benchmarkNext(b) }
+
+func BenchmarkNextObserved(b *testing.B) {
+	var w witness
+	var a *Allocator
+	stop, done := make(chan struct{}), make(chan struct{})
+	defer func() { close(stop); <-done }()
+	ready := make(chan struct{})
+	go func() {
+		defer close(done)
+		<-ready
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				_ = a.Stats()
+			case <-stop:
+				return
+			}
+		}
+	}()
+	a = newTest(b, Memory(), w.hooks, func(o *Options) {
+		o.MinBlock, o.forfeit = 1<<20, true
+		o.Logger = slog.New(slog.NewTextHandler(&bytes.Buffer{}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	close(ready)
+	s := sequenceOf(b, a, "s")
+	ctx := b.Context()
+	must(s.Next(ctx))
+	for b.Loop() {
+		if _, err := s.Next(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package ddbseq
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestStatsAsJSONKeepsEveryInteger(t *testing.T) {
+	ctx := t.Context()
+	a := newTest(t, Memory(), fixed(10))
+	if err := a.Create(ctx, "s", StartWith(1<<62), DailyLimit(1<<61)); err != nil {
+		t.Fatal(err)
+	}
+	must(a.Next(ctx, "s"))
+	text := string(must(json.Marshal(sequenceOf(t, a, "s").Stats())))
+	for _, want := range []string{`"Issued":"1"`, `"Next":"4611686018427387905"`, `"LastID":"4611686018427387913"`, `"DailyLimit":"2305843009213693952"`,
+		`"UsedToday":"10"`, `"Alerts":[]`, `"Mandatory":{"Failed":"0","OK":"1"`, `"LastError":""`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s\nlacks %s", text, want)
+		}
+	}
+	top := string(must(json.Marshal(a.TopStats(1, func(x, y NamedStats) int { return 0 }))))
+	if !strings.Contains(top, `"Name":"s"`) || !strings.Contains(top, `"Issued":"1"`) {
+		t.Error(top)
+	}
+	if text := string(must(json.Marshal(Stats{Alerts: 1<<AlertWaste | 1<<AlertRunway, Runway: forever}))); !strings.Contains(text, `"Alerts":["waste","runway"]`) || !strings.Contains(text, `"Runway":null`) {
+		t.Error(text)
+	}
+}
+
+func TestSubTakesTheDifferenceOfCountersAlone(t *testing.T) {
+	var x, y Stats
+	for i, c := range x.counters() {
+		*c, *y.counters()[i] = int64(10*i), int64(i)
+	}
+	x.WaitTime, y.WaitTime = 5, 2
+	for range 3 {
+		x.Latency.add(5 * time.Millisecond)
+	}
+	y.Latency.add(5 * time.Millisecond)
+	x.Remaining, x.Rate, x.Runway, x.BlockSize, x.LastError, x.Fleet.LastID, y.Remaining = 7, 3, 2, 9, "why", 8, 100
+	d := x.Sub(y)
+	for i, c := range d.counters() {
+		if *c != int64(9*i) {
+			t.Errorf("counter %d is %d", i, *c)
+		}
+	}
+	if d.WaitTime != 3 || d.Latency.Count() != 2 || d.Remaining != 7 || d.Rate != 3 || d.Runway != 2 || d.BlockSize != 9 || d.LastError != "why" || d.Fleet.LastID != 8 {
+		t.Errorf("%+v", d)
+	}
+	if x.Issued != 0 || x.Waited != 10 || x.Latency.Count() != 3 {
+		t.Error("Sub changed its operand")
+	}
+}
+
+func TestLatencyQuantiles(t *testing.T) {
+	var l Latency
+	if l.Quantile(0.5) != 0 || l.Max() != 0 {
+		t.Error("none")
+	}
+	for range 98 {
+		l.add(3 * time.Millisecond)
+	}
+	l.add(700 * time.Millisecond)
+	l.add(time.Hour)
+	if l.Quantile(0.5) != 4*time.Millisecond || l.Quantile(0.99) != 1024*time.Millisecond || l.Quantile(1) != time.Hour || l.Count() != 100 {
+		t.Error(l.Quantile(0.5), l.Quantile(0.99), l.Quantile(1))
+	}
+	l = Latency{}
+	l.add(-time.Second)
+	l.add(3 * time.Microsecond)
+	if l.Quantile(0.99) != 3*time.Microsecond {
+		t.Error(l.Quantile(0.99))
+	}
+}
+
+func TestStatsShowRateRunwayAndFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := Memory()
+		a, b := newTest(t, store), newTest(t, store, fixed(500))
+		if err := a.Create(ctx, "s", MaxValue(1_000_000)); err != nil {
+			t.Fatal(err)
+		}
+		s := sequenceOf(t, a, "s")
+		if st := s.Stats(); st.Fleet.Seen || st.Runway != forever || st.Rate != 0 {
+			t.Errorf("before: %+v", st)
+		}
+		must(b.Next(ctx, "s"))
+		for range 3000 {
+			must(s.Next(ctx))
+			time.Sleep(50 * time.Millisecond)
+		}
+		st := s.Stats()
+		if st.Rate < 19 || st.Rate > 21 || st.Runway < 55*time.Second || st.Issued != 3000 {
+			t.Errorf("rate %v, runway %v", st.Rate, st.Runway)
+		}
+		d := must(a.Describe(ctx, "s"))
+		f := st.Fleet
+		if f.LastID != d.LastID || f.UsedToday != d.LastID || f.PerDay != float64(d.LastID) || f.Share != float64(d.LastID)/1_000_000 || f.GapRatio != d.GapRatio() ||
+			f.Left < 24*time.Hour {
+			t.Errorf("%+v, and %+v", f, d)
+		}
+	})
+}
+
+// TestCase131OnlyTheWorstOfManySequencesAreListed is pgmonitor#77 and
+// pg_exporter#28.
+func TestCase131OnlyTheWorstOfManySequencesAreListed(t *testing.T) {
+	a := newTest(t, Memory(), fixed(1), func(o *Options) { o.forfeit = true })
+	const n = 20_000
+	for i := range n {
+		s := sequenceOf(t, a, fmt.Sprint("s", i))
+		s.mu.Lock()
+		s.retired = int64(i * 7919 % n)
+		s.mu.Unlock()
+	}
+	sequenceOf(t, a, Shadow("s")).retired = n + 1
+	began := time.Now()
+	top := a.TopStats(5, func(x, y NamedStats) int { return cmp.Compare(y.Issued, x.Issued) })
+	t.Logf("%v for %d", time.Since(began), n)
+	if len(top) != 5 || len(a.TopStats(0, nil)) != 0 {
+		t.Fatal(len(top))
+	}
+	for i, s := range top {
+		if s.Issued != int64(n-1-i) {
+			t.Errorf("place %d: %s with %d", i, s.Name, s.Issued)
+		}
+	}
+}
+
+func TestAnIdleSequenceTakesLittleMemory(t *testing.T) {
+	const n = 10_000
+	a := newTest(t, Memory(), fixed(1), func(o *Options) { o.forfeit = true })
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range n {
+		sequenceOf(t, a, fmt.Sprint("s", i))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	each := int64(after.HeapAlloc-before.HeapAlloc) / n
+	t.Logf("%d bytes each", each)
+	if each > 2048 {
+		t.Errorf("%d bytes each", each)
+	}
+	runtime.KeepAlive(a)
+}
