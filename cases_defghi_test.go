@@ -83,7 +83,7 @@ func TestCase52RollingRestartsWasteAtMostABlockForEachPod(t *testing.T) {
 			if err := a.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			stats = stats.combine(a.Stats(), 1)
+			stats = stats.plus(a.Stats())
 			fleet[i] = another(t, b, block)
 		}
 	}

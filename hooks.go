@@ -101,14 +101,14 @@ func (s *core) attemptedLease(mandatory bool, took time.Duration, got leased, er
 		Outcome: outcomeOf(got, err), Calls: got.attempts, Took: took, Err: err}}
 	if err == nil {
 		e.lease.Block = Block{First: got.first, Step: got.step, N: got.n}
-		s.stats.Latency.add(took)
-		s.stats.BlockSize = got.n
+		s.counts().Latency.add(took)
+		s.counts().BlockSize = got.n
 	} else if s.err == nil {
 		e.level = slog.LevelWarn // and not for each of the attempts that follow
 	}
-	of := &s.stats.Advisory
+	of := &s.counts().Advisory
 	if mandatory {
-		of = &s.stats.Mandatory
+		of = &s.counts().Mandatory
 	}
 	of.count(e.lease.Outcome)
 	var hot float32

@@ -27,9 +27,9 @@ type core struct {
 	waiters list.List
 	wanted  int64 // what they want, all together
 	plan    planner
-	ticking bool // the Allocator's sampler shall look at this sequence
-	listed  bool // it is in the sampler's list, from which only the sampler takes it
-	stats   Stats
+	ticking bool   // the Allocator's sampler shall look at this sequence
+	listed  bool   // it is in the sampler's list, from which only the sampler takes it
+	book    *Stats // the counters; nil until something is counted, see counts
 
 	retired int64 // IDs claimed from blocks that left the chain
 	tried   bool  // TryNext found memory empty
@@ -100,7 +100,7 @@ func (s *core) link(b *block) {
 	if len(s.chain) >= maxChain {
 		claimed := s.chain[0].drop()
 		s.retired += claimed
-		s.stats.Abandoned.Rest += s.chain[0].end - claimed
+		s.counts().Abandoned.Rest += s.chain[0].end - claimed
 		s.chain = slices.Delete(s.chain, 0, 1)
 	}
 	s.chain = append(s.chain, b)
@@ -230,7 +230,7 @@ func (s *core) refill() {
 	if s.lease.gen != gen {
 		s.lease = lease{gen: gen} // the item was changed by our own hand
 	}
-	s.lease.code, s.lease.issued, s.lease.first = s.code, s.issued()-s.stats.Abandoned.Caller, !s.plan.leased
+	s.lease.code, s.lease.issued, s.lease.first = s.code, s.issued()-s.counts().Abandoned.Caller, !s.plan.leased
 	stock := s.stock()
 	now := s.a.now()
 	s.plan.observe(now, s.issued())
@@ -273,17 +273,17 @@ func (s *core) refill() {
 
 // settle takes what an attempt brought, and arranges what comes next. requires mu
 func (s *core) settle(gen int64, got leased, err error) {
-	s.stats.Attempts += got.attempts
+	s.counts().Attempts += got.attempts
 	now := s.a.now()
 	stale := s.closed || gen != s.gen && !s.lease.follows(s.changed)
 	if !stale {
 		s.facts = got.facts
 	}
 	if got.n > 0 {
-		s.stats.Leases++
-		s.stats.Leased += got.n
+		s.counts().Leases++
+		s.counts().Leased += got.n
 		if got.recovered {
-			s.stats.Recovered++
+			s.counts().Recovered++
 		}
 	}
 	if s.lease.item != nil {
@@ -295,9 +295,9 @@ func (s *core) settle(gen int64, got leased, err error) {
 		// Restarted, refreshed or closed while this was under way: the block is
 		// of the past.
 		if s.closed {
-			s.stats.Abandoned.Close += got.n
+			s.counts().Abandoned.Close += got.n
 		} else {
-			s.stats.Abandoned.Refresh += got.n
+			s.counts().Abandoned.Refresh += got.n
 		}
 	case err == nil:
 		s.err, s.tries, s.held = nil, 0, 0
@@ -318,7 +318,7 @@ func (s *core) settle(gen int64, got leased, err error) {
 			s.held = min(s.held, now+max(0, e.ResetAt.Sub(s.a.store.clock())))
 		}
 		s.lease.began = 0
-		s.stats.Abandoned.Fence += got.n
+		s.counts().Abandoned.Fence += got.n
 		s.fail(err)
 	default:
 		s.err = err
@@ -387,7 +387,7 @@ func (s *core) backoff(err error) time.Duration {
 	s.plan.failed(s.a.opts.rand())
 	if le, ok := asLeaseError(err); ok {
 		if le.Throttled {
-			s.stats.Throttled.count(le.Reasons)
+			s.counts().Throttled.count(le.Reasons)
 			if !s.lease.throttled {
 				s.plan.throttled(s.a.now())
 			}
@@ -408,7 +408,7 @@ func (s *core) shut() *tail {
 	}
 	s.closed = true
 	t := s.empty()
-	s.stats.Abandoned.Close += t.dropped
+	s.counts().Abandoned.Close += t.dropped
 	s.fail(ErrClosed)
 	s.stop()
 	return t
@@ -427,7 +427,7 @@ func (s *core) refresh(changed *item) *tail {
 	s.changed = changed
 	s.held, s.learned = 0, 0
 	t := s.empty()
-	s.stats.Abandoned.Refresh += t.dropped
+	s.counts().Abandoned.Refresh += t.dropped
 	s.facts.seen = s.facts.high
 	return t
 }
@@ -472,7 +472,7 @@ func (s *core) empty() *tail {
 	}
 	clear(s.chain)
 	s.chain = s.chain[:0]
-	t.issued = s.retired - s.stats.Abandoned.Caller
+	t.issued = s.retired - s.counts().Abandoned.Caller
 	return t
 }
 
@@ -507,7 +507,7 @@ func (s *core) retune(stored *tuning) {
 func (s *core) abandon(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stats.Abandoned.Caller += n
+	s.counts().Abandoned.Caller += n
 }
 
 func addSat(a, b int64) int64 {
@@ -567,10 +567,10 @@ func (s *core) reconfigure(cfg sequenceConfig, z Sizing) error {
 func (s *core) returned(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stats.Returned += n
+	s.counts().Returned += n
 	if s.closed {
-		s.stats.Abandoned.Close -= n
+		s.counts().Abandoned.Close -= n
 	} else {
-		s.stats.Abandoned.Refresh -= n
+		s.counts().Abandoned.Refresh -= n
 	}
 }

@@ -202,11 +202,23 @@ func (s *Stats) counters() []*int64 {
 	}
 }
 
+// counts returns the counters. They are made when they are first needed: of many
+// thousands of sequences most are idle. requires mu
+func (s *core) counts() *Stats {
+	if s.book == nil {
+		s.book = new(Stats)
+	}
+	return s.book
+}
+
 // Stats returns the figures of the sequence.
 func (s *Sequence) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := s.stats
+	var out Stats
+	if s.book != nil {
+		out = *s.book
+	}
 	out.WaitTime = time.Duration(s.waited.Load())
 	out.Remaining = s.stock()
 	out.Issued = s.issued() - out.Abandoned.Caller
