@@ -165,6 +165,8 @@ func TestEventsOfASequenceComeInOrder(t *testing.T) {
 		}
 		wg.Wait()
 		time.Sleep(10 * time.Minute)
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		var firsts []int64
 		for _, e := range w.leases {
 			firsts = append(firsts, e.Block.First)
