@@ -475,7 +475,7 @@ func TestCase120Defaults(t *testing.T) {
 			MinBlock: 100, MaxBlock: 100_000_000,
 		},
 		CreateMissing: true, AttemptTimeout: 3 * time.Second, MaxParallel: 32,
-		CloseTimeout: 5 * time.Second, errorHold: time.Second,
+		CloseTimeout: 5 * time.Second, ExhaustionWarning: 90 * 24 * time.Hour, errorHold: time.Second,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("of Memory: %+v, want %+v", got, want)
