@@ -1,8 +1,10 @@
 package ddbseq
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -68,6 +70,16 @@ func (k AlertKind) String() string {
 // MarshalText returns the name.
 func (k AlertKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
+// UnmarshalText reads it.
+func (k *AlertKind) UnmarshalText(b []byte) error {
+	i := slices.Index(alertNames[:], string(b))
+	if i < 0 {
+		return fmt.Errorf("ddbseq: there is no alert %.40q", b)
+	}
+	*k = AlertKind(i)
+	return nil
+}
+
 // An AlertSet is a set of kinds.
 type AlertSet uint8
 
@@ -83,6 +95,22 @@ func (s AlertSet) Kinds() []AlertKind {
 		}
 	}
 	return out
+}
+
+// MarshalJSON writes the list of names.
+func (s AlertSet) MarshalJSON() ([]byte, error) { return json.Marshal(s.Kinds()) }
+
+// UnmarshalJSON reads it.
+func (s *AlertSet) UnmarshalJSON(b []byte) error {
+	var kinds []AlertKind
+	if err := json.Unmarshal(b, &kinds); err != nil {
+		return err
+	}
+	*s = 0
+	for _, k := range kinds {
+		*s |= 1 << k
+	}
+	return nil
 }
 
 // An Alert is the beginning or the end of something that an operator should know
@@ -224,7 +252,7 @@ func (it *item) left() time.Duration {
 	return duration(float64(it.room()) / rate * day.Seconds())
 }
 
-func fleetOf(it *item) Fleet {
+func seenOf(it *item) Fleet {
 	if it == nil {
 		return Fleet{Left: forever}
 	}

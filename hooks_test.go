@@ -238,9 +238,9 @@ func TestAlertsComeAndGo(t *testing.T) {
 			fn(&it)
 			m.items["s"] = it
 		}
-		edit(func(it *item) { it.tune.bad = "runway is N 5" })
+		edit(func(it *item) { it.tune = &tuning{bad: "runway is N 5"} })
 		lease(2)
-		edit(func(it *item) { it.tune.bad = "" })
+		edit(func(it *item) { it.tune = nil })
 		lease(1)
 		expect("+bad_tuning", "-bad_tuning")
 

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"math/bits"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -13,27 +12,32 @@ import (
 // Stats are the figures of one sequence, or of all, in this process: counters
 // since the Allocator was made, of which Sub takes the difference, and gauges as
 // they are now. A Stats is a value that nothing changes later.
+//
+// As JSON, counters, IDs and durations (in nanoseconds) are strings of digits,
+// because most readers of JSON cannot hold an int64 beyond 2^53. With expvar:
+//
+//	expvar.Publish("ddbseq", expvar.Func(func() any { return seqs.Stats() }))
 type Stats struct {
-	Issued    int64         // IDs handed out
-	Waited    int64         // calls that found memory empty and waited
-	WaitTime  time.Duration // for how long, all together; those who still wait are not in it
-	Leases    int64         // blocks leased
-	Leased    int64         // IDs in them
-	Attempts  int64         // calls to the store that Leases took
+	Issued    int64         `json:",string"` // IDs handed out
+	Waited    int64         `json:",string"` // calls that found memory empty and waited
+	WaitTime  time.Duration `json:",string"` // for how long, all together; those who still wait are not in it
+	Leases    int64         `json:",string"` // blocks leased
+	Leased    int64         `json:",string"` // IDs in them
+	Attempts  int64         `json:",string"` // calls to the store that Leases took
 	Advisory  Outcomes      // attempts to refill while there were IDs in memory
 	Mandatory Outcomes      // and while callers waited
 	Throttled Throttled
-	Recovered int64 // leases whose reply was lost and found again
-	Returned  int64 // IDs given back to the table
+	Recovered int64 `json:",string"` // leases whose reply was lost and found again
+	Returned  int64 `json:",string"` // IDs given back to the table
 	Abandoned Abandoned
 	Latency   Latency // of attempts to refill that leased a block
 
 	// From here on gauges: Sub leaves them as they are.
-	Remaining int64         // IDs in memory
-	Next      int64         // the first of them; it means nothing unless Remaining > 0
-	Runway    time.Duration // how long they last at Rate; the largest Duration if nobody takes any. Of all sequences: the shortest
+	Remaining int64         `json:",string"` // IDs in memory
+	Next      int64         `json:",string"` // the first of them; it means nothing unless Remaining > 0
+	Runway    time.Duration `json:",string"` // how long they last at Rate; the largest Duration if nobody takes any. Of all sequences: the shortest
 	Rate      float64       // IDs a second, over half of RateWindow
-	BlockSize int64         // IDs in the newest block. Of all sequences: the largest
+	BlockSize int64         `json:",string"` // IDs in the newest block. Of all sequences: the largest
 	Alerts    AlertSet      // that fire
 	LastError string        // of the refill, "" after a success. Of all sequences: of one
 	Fleet     Fleet         // of all processes. Empty for all sequences: it does not add up
@@ -41,23 +45,23 @@ type Stats struct {
 
 // Outcomes counts attempts to refill by what came of them.
 type Outcomes struct {
-	OK        int64 // a block
-	Recovered int64 // a block, leased by an earlier attempt whose reply was lost
-	Throttled int64
-	Failed    int64 // another error that may pass
-	Refused   int64 // an error that somebody has to act on: access denied, exhausted, paused, ...
+	OK        int64 `json:",string"` // a block
+	Recovered int64 `json:",string"` // a block, leased by an earlier attempt whose reply was lost
+	Throttled int64 `json:",string"`
+	Failed    int64 `json:",string"` // another error that may pass
+	Refused   int64 `json:",string"` // an error that somebody has to act on: access denied, exhausted, paused, ...
 }
 
 // Fleet is what the item of a sequence showed of all processes when this one
 // last saw it, with a lease or a poll.
 type Fleet struct {
 	Seen       bool          // false: nothing was seen yet, all else means nothing
-	LastID     int64         // 0 while nothing is leased
-	UsedToday  int64         // IDs leased on the day of the newest lease
-	DailyLimit int64         // 0 = none
+	LastID     int64         `json:",string"` // 0 while nothing is leased
+	UsedToday  int64         `json:",string"` // IDs leased on the day of the newest lease
+	DailyLimit int64         `json:",string"` // 0 = none
 	Share      float64       // of the values of the sequence, from its first to its last, that lie behind the counter
 	PerDay     float64       // IDs leased a day: the mean of the days kept in the item, or today's if that is more
-	Left       time.Duration // until the end at PerDay, at most 292 years; the largest Duration if never or not known
+	Left       time.Duration `json:",string"` // until the end at PerDay, at most 292 years; the largest Duration if never or not known
 	GapRatio   float64       // see [Description.GapRatio]
 }
 
@@ -101,6 +105,13 @@ func (l Latency) Quantile(q float64) time.Duration {
 	return 0
 }
 
+// MarshalJSON writes two quantiles and the maximum, in nanoseconds.
+func (l Latency) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		P50, P99, Max time.Duration `json:",string"`
+	}{l.Quantile(0.5), l.Quantile(0.99), l.max})
+}
+
 func (l Latency) combine(o Latency, sign int64) Latency {
 	for i := range l.buckets {
 		l.buckets[i] += uint32(sign) * o.buckets[i]
@@ -114,21 +125,21 @@ func (l Latency) combine(o Latency, sign int64) Latency {
 // Abandoned says why IDs that were leased will never be handed out. What a
 // crash loses is not among them: nobody is left to count it.
 type Abandoned struct {
-	Close   int64 // left at Close and not given back
-	Refresh int64 // dropped by Refresh, Restart and Alter and not given back
-	Fence   int64 // leased from a counter that had moved back
-	Caller  int64 // claimed by a Fill that then failed
-	Rest    int64 // ends of blocks, too short for Reserve, that had to make room
+	Close   int64 `json:",string"` // left at Close and not given back
+	Refresh int64 `json:",string"` // dropped by Refresh, Restart and Alter and not given back
+	Fence   int64 `json:",string"` // leased from a counter that had moved back
+	Caller  int64 `json:",string"` // claimed by a Fill that then failed
+	Rest    int64 `json:",string"` // ends of blocks, too short for Reserve, that had to make room
 }
 
 // Throttled counts the attempts that were refused for their rate, by what
 // DynamoDB gave as the reason.
 type Throttled struct {
-	KeyRange    int64 // the item is hot: 1,000 writes/s at the most
-	Provisioned int64 // the table's provisioned capacity
-	MaxOnDemand int64 // the table's maximum on-demand throughput
-	Account     int64 // the account's quota
-	Unsaid      int64 // no reason was given
+	KeyRange    int64 `json:",string"` // the item is hot: 1,000 writes/s at the most
+	Provisioned int64 `json:",string"` // the table's provisioned capacity
+	MaxOnDemand int64 `json:",string"` // the table's maximum on-demand throughput
+	Account     int64 `json:",string"` // the account's quota
+	Unsaid      int64 `json:",string"` // no reason was given
 }
 
 // Total returns their sum.
@@ -238,7 +249,7 @@ func (s *Sequence) Stats() Stats {
 	if s.err != nil {
 		out.LastError = s.err.Error()
 	}
-	out.Fleet = fleetOf(s.seen)
+	out.Fleet = seenOf(s.seen)
 	return out
 }
 
@@ -302,54 +313,4 @@ func (a *Allocator) TopStats(n int, cmp func(x, y NamedStats) int) []NamedStats 
 		top = slices.Insert(top, i, x)
 	}
 	return top
-}
-
-// MarshalJSON writes counters, IDs and numbers of IDs as strings of digits,
-// because most readers of JSON cannot hold an int64 beyond 2^53; durations as
-// seconds; and Runway and Fleet.Left as null if there is no end to them. With
-// expvar:
-//
-//	expvar.Publish("ddbseq", expvar.Func(func() any { return seqs.Stats() }))
-func (s Stats) MarshalJSON() ([]byte, error) { return json.Marshal(s.object()) }
-
-// MarshalJSON adds the name to those of [Stats].
-func (s NamedStats) MarshalJSON() ([]byte, error) {
-	o := s.object()
-	o["Name"] = s.Name
-	return json.Marshal(o)
-}
-
-func (s Stats) object() map[string]any {
-	type object = map[string]any
-	n := func(v int64) string { return strconv.FormatInt(v, 10) }
-	until := func(d time.Duration) any {
-		if d == forever {
-			return nil
-		}
-		return d.Seconds()
-	}
-	outcomes := func(o Outcomes) object {
-		return object{"OK": n(o.OK), "Recovered": n(o.Recovered), "Throttled": n(o.Throttled), "Failed": n(o.Failed), "Refused": n(o.Refused)}
-	}
-	t, a, l, f := s.Throttled, s.Abandoned, s.Latency, s.Fleet
-	o := object{
-		"Issued": n(s.Issued), "Waited": n(s.Waited), "WaitTime": s.WaitTime.Seconds(),
-		"Leases": n(s.Leases), "Leased": n(s.Leased), "Attempts": n(s.Attempts),
-		"Advisory": outcomes(s.Advisory), "Mandatory": outcomes(s.Mandatory),
-		"Throttled": object{"KeyRange": n(t.KeyRange), "Provisioned": n(t.Provisioned), "MaxOnDemand": n(t.MaxOnDemand),
-			"Account": n(t.Account), "Unsaid": n(t.Unsaid)},
-		"Recovered": n(s.Recovered), "Returned": n(s.Returned),
-		"Abandoned": object{"Close": n(a.Close), "Refresh": n(a.Refresh), "Fence": n(a.Fence), "Caller": n(a.Caller), "Rest": n(a.Rest)},
-		"Latency":   object{"P50": l.Quantile(0.5).Seconds(), "P99": l.Quantile(0.99).Seconds(), "Max": l.Max().Seconds()},
-		"Remaining": n(s.Remaining), "Runway": until(s.Runway), "Rate": s.Rate, "BlockSize": n(s.BlockSize),
-		"Alerts": s.Alerts.Kinds(), "LastError": s.LastError,
-	}
-	if s.Remaining > 0 {
-		o["Next"] = n(s.Next)
-	}
-	if f.Seen {
-		o["Fleet"] = object{"LastID": n(f.LastID), "UsedToday": n(f.UsedToday), "DailyLimit": n(f.DailyLimit), "Share": f.Share,
-			"PerDay": f.PerDay, "Left": until(f.Left), "GapRatio": f.GapRatio}
-	}
-	return o
 }

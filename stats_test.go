@@ -20,7 +20,7 @@ func TestStatsAsJSONKeepsEveryInteger(t *testing.T) {
 	must(a.Next(ctx, "s"))
 	text := string(must(json.Marshal(sequenceOf(t, a, "s").Stats())))
 	for _, want := range []string{`"Issued":"1"`, `"Next":"4611686018427387905"`, `"LastID":"4611686018427387913"`, `"DailyLimit":"2305843009213693952"`,
-		`"UsedToday":"10"`, `"Alerts":[]`, `"Mandatory":{"Failed":"0","OK":"1"`, `"LastError":""`} {
+		`"UsedToday":"10"`, `"Alerts":[]`, `"Mandatory":{"OK":"1","Recovered":"0"`, `"LastError":""`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s\nlacks %s", text, want)
 		}
@@ -29,8 +29,17 @@ func TestStatsAsJSONKeepsEveryInteger(t *testing.T) {
 	if !strings.Contains(top, `"Name":"s"`) || !strings.Contains(top, `"Issued":"1"`) {
 		t.Error(top)
 	}
-	if text := string(must(json.Marshal(Stats{Alerts: 1<<AlertWaste | 1<<AlertRunway, Runway: forever}))); !strings.Contains(text, `"Alerts":["waste","runway"]`) || !strings.Contains(text, `"Runway":null`) {
+	want := Stats{Issued: 1<<63 - 1, WaitTime: time.Hour, Alerts: 1<<AlertWaste | 1<<AlertRunway, Runway: forever, Rate: 1.5, LastError: "why", Fleet: Fleet{Seen: true, Share: 0.5}}
+	text = string(must(json.Marshal(want)))
+	if !strings.Contains(text, `"Alerts":["waste","runway"]`) {
 		t.Error(text)
+	}
+	var got Stats
+	if err := json.Unmarshal([]byte(text), &got); err != nil || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if err := json.Unmarshal([]byte(`{"Alerts":["joy"]}`), &got); err == nil {
+		t.Error("an alert that there is not")
 	}
 }
 

@@ -27,7 +27,7 @@ func TestHistoryIsReadAsItWasWritten(t *testing.T) {
 	rec.line("u -1 true")
 	rec.line("u 2 true")
 	rec.line("u -1 false")
-	rec.line("s 1 %s", `{"Issued":3,"Abandoned":{"Close":4}}`)
+	rec.line("s 1 %s", `{"Issued":"3","Abandoned":{"Close":"4"}}`)
 	rec.line("x something %q", "odd\nhere")
 	rec.line("e")
 	if _, err := file.WriteString("n 1 0 3 123"); err != nil { // the rest was cut off by a kill
