@@ -60,7 +60,7 @@ func (a *Allocator) describe(it *item) Description {
 	out := Description{Name: it.key[min(len(a.opts.KeyPrefix), len(it.key)):], Definition: d, Epoch: it.epoch, Paused: it.paused,
 		Tuning: it.tune.get().clone(), Day: it.day, Used: it.used, Leased: it.totals.leased, Issued: it.totals.issued, Returned: it.totals.returned}
 	copy(out.Days[:], it.days)
-	limit := it.def.limit(dailyLimit{})
+	limit := it.said().limit(dailyLimit{})
 	out.DailyLimit, out.DailyLimitZone = limit.max, limit.zone
 	switch {
 	case it.lastID == nil:
@@ -88,13 +88,13 @@ func (a *Allocator) Create(ctx context.Context, name string, cs ...Clause) error
 	}
 	def := c.explicit()
 	key := a.opts.KeyPrefix + name
-	ch := &change{key: key, token: randomID(), base: &item{key: key, def: def}, create: true, def: &def, ver: randomID(), born: randomID()}
+	ch := &change{key: key, token: randomID(), base: &item{key: key, def: &def}, create: true, def: &def, ver: randomID(), born: randomID()}
 	_, err := a.administer(ctx, name, func(it *item) (*change, error) {
 		if it == nil {
 			return ch, nil
 		}
 		have, want := it.definition(), c.definition()
-		haveLimit, wantLimit := it.def.limit(dailyLimit{}), c.limit(dailyLimit{})
+		haveLimit, wantLimit := it.said().limit(dailyLimit{}), c.limit(dailyLimit{})
 		if have != want || haveLimit != wantLimit {
 			return nil, fmt.Errorf("%w: sequence %q in table %q exists with %v and daily limit %v, not with %v and %v; change it with Alter",
 				ErrDefinitionMismatch, name, a.store.table(), have, haveLimit, want, wantLimit)
@@ -139,7 +139,7 @@ func (a *Allocator) Alter(ctx context.Context, name string, cs ...Clause) error 
 func (a *Allocator) alteration(name string, it *item, c clauses, token, ver, born string) (*change, error) {
 	old := it.definition()
 	d := c.over(old)
-	oldLimit := it.def.limit(dailyLimit{})
+	oldLimit := it.said().limit(dailyLimit{})
 	limit := c.limit(oldLimit)
 	if err := cmp.Or(d.check(name, clauses{widthMin: c.widthMin, widthMax: c.widthMax}), limit.check(name)); err != nil {
 		return nil, err

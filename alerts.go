@@ -256,7 +256,7 @@ func seenOf(it *item) Fleet {
 	if it == nil {
 		return Fleet{Left: forever}
 	}
-	f := Fleet{Seen: true, UsedToday: it.used, DailyLimit: it.def.limit(dailyLimit{}).max,
+	f := Fleet{Seen: true, UsedToday: it.used, DailyLimit: it.said().limit(dailyLimit{}).max,
 		Share: it.share(), PerDay: it.perDay(), Left: it.left(), GapRatio: it.totals.gapRatio()}
 	if it.lastID != nil {
 		f.LastID = *it.lastID

@@ -11,7 +11,7 @@ import (
 
 // atItem returns an item of that definition, with its counter at last.
 func atItem(d Definition, last int64) *item {
-	return &item{key: "s", def: d.all(), ver: "v", lastID: &last, day: "2026-11-30"}
+	return &item{key: "s", def: new(d.all()), ver: "v", lastID: &last, day: "2026-11-30"}
 }
 
 func TestAlertsFireAndDoNot(t *testing.T) {
@@ -146,7 +146,7 @@ func TestShareIsExactInAnySpan(t *testing.T) {
 			t.Errorf("%v at %d: %v, want %v", c.d, c.last, got, c.want)
 		}
 	}
-	if got := (&item{def: Definition{1, 1, 1, 100, false}.all()}).share(); got != 0 {
+	if got := (&item{def: new(Definition{1, 1, 1, 100, false}.all())}).share(); got != 0 {
 		t.Errorf("nothing leased: %v", got)
 	}
 }

@@ -30,8 +30,8 @@ func (d *dynamo) parse(key string, attrs map[string]types.AttributeValue) (*item
 		days:   p.days(),
 		totals: totals{leased: p.total(attrLeased), issued: p.total(attrIssued), returned: p.total(attrReturned)},
 	}
-	it.def, it.paused = p.definition(), it.tune.paused()
-	if it.def.daily != nil {
+	it.def, it.paused = p.definition().stored(), it.tune.paused()
+	if it.said().daily != nil {
 		it.used = p.number(attrUsed)
 	} else {
 		it.used = p.total(attrUsed) // it decides nothing

@@ -169,7 +169,7 @@ func TestARestoreToBeforeARestartIsHeldAgainstAllThatWasIssued(t *testing.T) {
 		"restored":  func(it item) item { return it },
 		"made anew": func(it item) item { it.born = "again"; return it },
 		"turned too": func(it item) item {
-			it.def.increment, it.lastID, it.at = new(int64(-1)), new(int64(30)), new(int64(30)) // down through 20 to 11
+			it.def, it.lastID, it.at = &clauses{increment: new(int64(-1))}, new(int64(30)), new(int64(30)) // down through 20 to 11
 			return it
 		},
 	} {

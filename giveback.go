@@ -62,7 +62,7 @@ func (t *tail) giveBack(ctx context.Context) error {
 		return nil // somebody without tokens was behind us already
 	}
 	ch := &change{
-		key: s.key, token: randomID(), base: it, holds: it.tok,
+		key: s.key(), token: randomID(), base: it, holds: it.tok,
 		present: true, lo: bigOf(*it.lastID), hi: bigOf(*it.lastID),
 		unuse: t.unuse,
 	}

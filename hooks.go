@@ -101,14 +101,14 @@ func (s *core) attemptedLease(mandatory bool, took time.Duration, got leased, er
 		Outcome: outcomeOf(got, err), Calls: got.attempts, Took: took, Err: err}}
 	if err == nil {
 		e.lease.Block = Block{First: got.first, Step: got.step, N: got.n}
-		s.counts().Latency.add(took)
-		s.counts().BlockSize = got.n
+		s.tally.latency.add(took)
+		s.tally.blockSize = got.n
 	} else if s.err == nil {
 		e.level = slog.LevelWarn // and not for each of the attempts that follow
 	}
-	of := &s.counts().Advisory
+	of := &s.tally.advisory
 	if mandatory {
-		of = &s.counts().Mandatory
+		of = &s.tally.mandatory
 	}
 	of.count(e.lease.Outcome)
 	var hot float32
@@ -217,7 +217,7 @@ func (s *core) waitedFor(w waiter, from time.Duration, err error) {
 		return
 	}
 	d := s.a.now() - from
-	s.waited.Add(int64(d))
+	s.waitTime.Add(int64(d))
 	if s.a.opts.Hooks.Wait != nil {
 		s.a.opts.Hooks.Wait(WaitEvent{Sequence: s.name, Table: s.a.store.table(), Want: w.want, Waited: d, Err: err})
 	}

@@ -12,7 +12,7 @@ import (
 // stored returns an item as Create leaves it.
 func storedItem(cs ...Clause) *item {
 	c := gather(cs).explicit()
-	return &item{key: worldKey, def: c, ver: "ver", born: "born", tok: "created", v: layoutVersion}
+	return &item{key: worldKey, def: &c, ver: "ver", born: "born", tok: "created", v: layoutVersion}
 }
 
 // withLast returns it as a lease of somebody else's, one ID, left it.

@@ -181,7 +181,7 @@ func (s *core) attempt(ctx context.Context, f facts, n, most int64) (got leased,
 func (s *core) get(ctx context.Context, got *leased) (*item, error) {
 	ctx, cancel := s.attemptContext(ctx)
 	defer cancel()
-	it, err := s.a.store.get(ctx, s.key)
+	it, err := s.a.store.get(ctx, s.key())
 	s.attempted(ctx, got, err)
 	return it, err
 }
@@ -229,19 +229,19 @@ func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
 	case l.blind:
 		// Made to be refused, because no item has this ver: the answer is the
 		// item.
-		return &change{key: s.key, token: randomID(), base: &item{key: s.key, ver: randomID()}, present: true, move: bigOf(0)}, nil
+		return &change{key: s.key(), token: randomID(), base: &item{key: s.key(), ver: randomID()}, present: true, move: bigOf(0)}, nil
 	}
 	it := l.item
 	if err := s.admit(f, it); err != nil {
 		return nil, err
 	}
 	d := it.definition()
-	if why := cmp.Or(l.code.disagrees(d), l.code.disagreesLimit(it.def.limit(dailyLimit{}))); why != "" {
+	if why := cmp.Or(l.code.disagrees(d), l.code.disagreesLimit(it.said().limit(dailyLimit{}))); why != "" {
 		return nil, fmt.Errorf("%w: sequence %q in table %q: %s; change the code, or the table with Alter",
 			ErrDefinitionMismatch, s.name, s.a.store.table(), why)
 	}
 	ch := &change{
-		key: s.key, token: randomID(), base: it,
+		key: s.key(), token: randomID(), base: it,
 		fence: true, running: true, present: true,
 		absent: it.lastID == nil && (f.high == nil || d.after(it.first(), *f.high)),
 	}
@@ -308,9 +308,9 @@ func (s *core) draftCreate(l *lease, f *facts, n int64) (*change, error) {
 		return nil, err
 	}
 	def := l.code.explicit()
-	base := &item{key: s.key, def: def}
+	base := &item{key: s.key(), def: &def}
 	ch := &change{
-		key: s.key, token: randomID(), base: base,
+		key: s.key(), token: randomID(), base: base,
 		create: true, def: &def, ver: randomID(), born: randomID(),
 		add: totals{issued: l.issued - s.reported}, issued: l.issued,
 	}

@@ -382,7 +382,7 @@ func TestADefinitionSurvivesTheItem(t *testing.T) {
 			t.Errorf("%v came back as %v, %v", c.definition(), it, err)
 			continue
 		}
-		if !reflect.DeepEqual(it.def, c.explicit()) {
+		if !reflect.DeepEqual(it.said(), c.explicit()) {
 			t.Errorf("%v: what was set came back otherwise", c.definition())
 		}
 	}

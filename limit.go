@@ -157,7 +157,7 @@ func dayEnds(day string, zone *time.Location) time.Time {
 // limitFor returns how a lease of up to n IDs from it, which has a definition, at
 // the time now counts for a day, and how many of them the daily limit allows.
 func (it *item) limitFor(n int64, now time.Time) (*dayLimit, int64, error) {
-	limit := it.def.limit(dailyLimit{})
+	limit := it.said().limit(dailyLimit{})
 	zone, err := limit.location()
 	if err != nil {
 		return nil, 0, limit.check(it.key)

@@ -112,7 +112,7 @@ func (ch *change) effect(it *item) error {
 		it.epoch = ch.epoch
 	}
 	if ch.def != nil {
-		it.def, it.ver, it.v = *ch.def, ch.ver, layoutVersion
+		it.def, it.ver, it.v = ch.def.stored(), ch.ver, layoutVersion
 	}
 	if it.born == "" {
 		it.born = ch.born

@@ -50,7 +50,7 @@ func (a *Allocator) poll() {
 			ctx, cancel := context.WithTimeout(a.ctx, a.opts.AttemptTimeout)
 			defer cancel()
 			// A round that fails leaves things as they are; leases report errors.
-			if it, err := a.store.peek(ctx, s.key); err == nil && it != nil {
+			if it, err := a.store.peek(ctx, s.key()); err == nil && it != nil {
 				s.polled(it)
 			}
 			return nil

@@ -17,7 +17,6 @@ type core struct {
 	a    *Allocator
 	seq  *Sequence
 	name string
-	key  string   // the name with the Allocator's prefix
 	code *clauses // what the code says of the definition; replaced, never changed
 
 	mu      sync.Mutex // never held across a store call
@@ -27,17 +26,16 @@ type core struct {
 	waiters list.List
 	wanted  int64 // what they want, all together
 	plan    planner
-	ticking bool   // the Allocator's sampler shall look at this sequence
-	listed  bool   // it is in the sampler's list, from which only the sampler takes it
-	book    *Stats // the counters; nil until something is counted, see counts
+	ticking bool // the Allocator's sampler shall look at this sequence
+	listed  bool // it is in the sampler's list, from which only the sampler takes it
 
 	retired int64 // IDs claimed from blocks that left the chain
 	tried   bool  // TryNext found memory empty
 
-	sizing   Sizing // as the code has it
-	tune     Tuning // the last usable one of the table
-	badTune  string // what is wrong with the present one
-	reported int64  // IDs issued, as the totals in the table have it
+	sizing   *Sizing // as the code has it; shared, never changed
+	tune     *Tuning // the last usable one of the table; nil = none
+	badTune  string  // what is wrong with the present one
+	reported int64   // IDs issued, as the totals in the table have it
 
 	// The refill, of which there is one at a time.
 	busy    bool
@@ -52,13 +50,15 @@ type core struct {
 	err     error         // the last error; nil after a success
 	tries   int           // attempts failed since the last success
 
-	waited     atomic.Int64 // ns that callers waited, all together
-	seen       *item        // the item as last seen, for those who look on
-	alerts     AlertSet     // that fire
-	throttling float32      // share of attempts that are throttled
-	lowSince   time.Duration
-	events     []event // to be told, in order
-	telling    bool    // somebody is at it
+	// For those who look on.
+	tally      tally
+	waitTime   atomic.Int64  // ns that callers waited, all together
+	seen       *item         // the item as last seen
+	alerts     AlertSet      // that fire
+	throttling float32       // share of attempts that are throttled
+	lowSince   time.Duration // since when memory holds too little; 0 = it does not
+	events     []event       // to be told, in order
+	telling    bool          // somebody is at it
 
 	facts  facts // what is known of the item
 	newest *item // the item as the newest block's lease left it; nil if that block is not the newest any more
@@ -71,7 +71,10 @@ var noClauses clauses
 // newSequence returns a Sequence with nothing in memory: its chain begins with
 // a block that has no IDs.
 func (a *Allocator) newSequence(name string, cfg sequenceConfig, z Sizing) *Sequence {
-	s := &Sequence{core: &core{a: a, name: name, key: a.opts.KeyPrefix + name, code: &noClauses, sizing: z}}
+	s := &Sequence{core: &core{a: a, name: name, code: &noClauses, sizing: &a.opts.Sizing}}
+	if z != a.opts.Sizing {
+		s.sizing = &z
+	}
 	if cfg.clauses != noClauses {
 		s.code = &cfg.clauses
 	}
@@ -81,6 +84,9 @@ func (a *Allocator) newSequence(name string, cfg sequenceConfig, z Sizing) *Sequ
 	s.cur.Store(s.tail)
 	return s
 }
+
+// key is the sequence's key in the table.
+func (s *core) key() string { return s.a.opts.KeyPrefix + s.name }
 
 // install makes what was leased the newest block, or blocks. requires mu
 func (s *core) install(got leased) {
@@ -100,7 +106,7 @@ func (s *core) link(b *block) {
 	if len(s.chain) >= maxChain {
 		claimed := s.chain[0].drop()
 		s.retired += claimed
-		s.counts().Abandoned.Rest += s.chain[0].end - claimed
+		s.tally.abandoned.Rest += s.chain[0].end - claimed
 		s.chain = slices.Delete(s.chain, 0, 1)
 	}
 	s.chain = append(s.chain, b)
@@ -230,7 +236,7 @@ func (s *core) refill() {
 	if s.lease.gen != gen {
 		s.lease = lease{gen: gen} // the item was changed by our own hand
 	}
-	s.lease.code, s.lease.issued, s.lease.first = s.code, s.issued()-s.counts().Abandoned.Caller, !s.plan.leased
+	s.lease.code, s.lease.issued, s.lease.first = s.code, s.issued()-s.tally.abandoned.Caller, !s.plan.leased
 	stock := s.stock()
 	now := s.a.now()
 	s.plan.observe(now, s.issued())
@@ -273,17 +279,17 @@ func (s *core) refill() {
 
 // settle takes what an attempt brought, and arranges what comes next. requires mu
 func (s *core) settle(gen int64, got leased, err error) {
-	s.counts().Attempts += got.attempts
+	s.tally.attempts += got.attempts
 	now := s.a.now()
 	stale := s.closed || gen != s.gen && !s.lease.follows(s.changed)
 	if !stale {
 		s.facts = got.facts
 	}
 	if got.n > 0 {
-		s.counts().Leases++
-		s.counts().Leased += got.n
+		s.tally.leases++
+		s.tally.leased += got.n
 		if got.recovered {
-			s.counts().Recovered++
+			s.tally.recovered++
 		}
 	}
 	if s.lease.item != nil {
@@ -295,9 +301,9 @@ func (s *core) settle(gen int64, got leased, err error) {
 		// Restarted, refreshed or closed while this was under way: the block is
 		// of the past.
 		if s.closed {
-			s.counts().Abandoned.Close += got.n
+			s.tally.abandoned.Close += got.n
 		} else {
-			s.counts().Abandoned.Refresh += got.n
+			s.tally.abandoned.Refresh += got.n
 		}
 	case err == nil:
 		s.err, s.tries, s.held = nil, 0, 0
@@ -318,7 +324,7 @@ func (s *core) settle(gen int64, got leased, err error) {
 			s.held = min(s.held, now+max(0, e.ResetAt.Sub(s.a.store.clock())))
 		}
 		s.lease.began = 0
-		s.counts().Abandoned.Fence += got.n
+		s.tally.abandoned.Fence += got.n
 		s.fail(err)
 	default:
 		s.err = err
@@ -387,7 +393,7 @@ func (s *core) backoff(err error) time.Duration {
 	s.plan.failed(s.a.opts.rand())
 	if le, ok := asLeaseError(err); ok {
 		if le.Throttled {
-			s.counts().Throttled.count(le.Reasons)
+			s.tally.throttled.count(le.Reasons)
 			if !s.lease.throttled {
 				s.plan.throttled(s.a.now())
 			}
@@ -408,7 +414,7 @@ func (s *core) shut() *tail {
 	}
 	s.closed = true
 	t := s.empty()
-	s.counts().Abandoned.Close += t.dropped
+	s.tally.abandoned.Close += t.dropped
 	s.fail(ErrClosed)
 	s.stop()
 	return t
@@ -427,7 +433,7 @@ func (s *core) refresh(changed *item) *tail {
 	s.changed = changed
 	s.held, s.learned = 0, 0
 	t := s.empty()
-	s.counts().Abandoned.Refresh += t.dropped
+	s.tally.abandoned.Refresh += t.dropped
 	s.facts.seen = s.facts.high
 	return t
 }
@@ -472,7 +478,7 @@ func (s *core) empty() *tail {
 	}
 	clear(s.chain)
 	s.chain = s.chain[:0]
-	t.issued = s.retired - s.counts().Abandoned.Caller
+	t.issued = s.retired - s.tally.abandoned.Caller
 	return t
 }
 
@@ -486,14 +492,16 @@ func (s *core) newestDay() int64 {
 // retune takes what the table says of sizing, if it is usable. requires mu
 func (s *core) retune(stored *tuning) {
 	t := stored.get()
-	z, bad := t.over(s.sizing)
+	z, bad := t.over(*s.sizing)
 	if stored != nil && stored.bad != "" {
 		bad = stored.bad
 	}
 	if s.badTune = bad; bad != "" {
 		return
 	}
-	s.tune = t
+	if s.tune = nil; t != (Tuning{}) {
+		s.tune = &t
+	}
 	next := z.sizing(s.plan.cfg.jitter)
 	if t.FirstBlock != nil {
 		next.firstBlock = *t.FirstBlock
@@ -507,7 +515,7 @@ func (s *core) retune(stored *tuning) {
 func (s *core) abandon(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.counts().Abandoned.Caller += n
+	s.tally.abandoned.Caller += n
 }
 
 func addSat(a, b int64) int64 {
@@ -557,8 +565,12 @@ func (s *core) reconfigure(cfg sequenceConfig, z Sizing) error {
 	}
 	s.code = &merged
 	if len(cfg.sizing) > 0 {
-		s.sizing = z
-		s.retune(&tuning{Tuning: s.tune})
+		s.sizing = &z
+		var kept tuning
+		if s.tune != nil {
+			kept.Tuning = *s.tune
+		}
+		s.retune(&kept)
 	}
 	return nil
 }
@@ -567,10 +579,10 @@ func (s *core) reconfigure(cfg sequenceConfig, z Sizing) error {
 func (s *core) returned(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.counts().Returned += n
+	s.tally.returned += n
 	if s.closed {
-		s.counts().Abandoned.Close -= n
+		s.tally.abandoned.Close -= n
 	} else {
-		s.counts().Abandoned.Refresh -= n
+		s.tally.abandoned.Refresh -= n
 	}
 }

@@ -213,26 +213,29 @@ func (s *Stats) counters() []*int64 {
 	}
 }
 
-// counts returns the counters. They are made when they are first needed: of many
-// thousands of sequences most are idle. requires mu
-func (s *core) counts() *Stats {
-	if s.book == nil {
-		s.book = new(Stats)
-	}
-	return s.book
+// A tally holds the counters of one sequence, which Stats has under the same
+// names. Of many thousands of sequences most are idle, and a Stats is large.
+type tally struct {
+	waited, leases, leased, attempts, recovered, returned int64
+
+	advisory, mandatory Outcomes
+	throttled           Throttled
+	abandoned           Abandoned
+	latency             Latency
+	blockSize           int64
 }
 
 // Stats returns the figures of the sequence.
 func (s *Sequence) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out Stats
-	if s.book != nil {
-		out = *s.book
+	t := &s.tally
+	out := Stats{
+		Issued: s.issued() - t.abandoned.Caller, Waited: t.waited, WaitTime: time.Duration(s.waitTime.Load()),
+		Leases: t.leases, Leased: t.leased, Attempts: t.attempts, Advisory: t.advisory, Mandatory: t.mandatory,
+		Throttled: t.throttled, Recovered: t.recovered, Returned: t.returned, Abandoned: t.abandoned, Latency: t.latency,
+		Remaining: s.stock(), BlockSize: t.blockSize, Alerts: s.alerts, Fleet: seenOf(s.seen),
 	}
-	out.WaitTime = time.Duration(s.waited.Load())
-	out.Remaining = s.stock()
-	out.Issued = s.issued() - out.Abandoned.Caller
 	for _, b := range s.chain {
 		if c := b.end - b.left(); b.left() > 0 {
 			out.Next = b.at(c)
@@ -245,11 +248,9 @@ func (s *Sequence) Stats() Stats {
 	if out.Rate > 0 {
 		out.Runway = duration(float64(out.Remaining) / out.Rate)
 	}
-	out.Alerts = s.alerts
 	if s.err != nil {
 		out.LastError = s.err.Error()
 	}
-	out.Fleet = seenOf(s.seen)
 	return out
 }
 

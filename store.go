@@ -62,22 +62,38 @@ type item struct {
 	born   string
 	epoch  int64
 	ver    string
-	def    clauses
-	from   *int64  // where a Restart begins, while lastID is absent
-	v      int64   // 0 = absent
-	tune   *tuning // nil = none
-	paused bool    // as tune says
-	day    string  // the day that used belongs to, as 2006-01-02
-	used   int64   // IDs leased on it
-	days   []int64 // totals of the days before it, newest first; never changed in place
+	def    *clauses // never changed in place; nil = says nothing
+	from   *int64   // where a Restart begins, while lastID is absent
+	v      int64    // 0 = absent
+	tune   *tuning  // nil = none
+	paused bool     // as tune says
+	day    string   // the day that used belongs to, as 2006-01-02
+	used   int64    // IDs leased on it
+	days   []int64  // totals of the days before it, newest first; never changed in place
 	totals totals
 }
 
 // totals is the waste ledger: IDs of all processes, ever.
 type totals struct{ leased, issued, returned int64 }
 
+// stored returns c as an item has it.
+func (c clauses) stored() *clauses {
+	if c == noClauses {
+		return nil
+	}
+	return &c
+}
+
+// said returns what the item says of its definition.
+func (it *item) said() clauses {
+	if it.def == nil {
+		return noClauses
+	}
+	return *it.def
+}
+
 // definition returns the item's definition with its defaults.
-func (it *item) definition() Definition { return it.def.definition() }
+func (it *item) definition() Definition { return it.said().definition() }
 
 // first returns the value that a lease begins with while lastID is absent.
 func (it *item) first() int64 {
@@ -108,7 +124,7 @@ func (it *item) sane(table string) error {
 		return &layoutError{key: it.key, table: table, v: it.v}
 	}
 	d := it.definition()
-	if err := d.check(it.key, it.def); err != nil {
+	if err := d.check(it.key, it.said()); err != nil {
 		return &corruptError{key: it.key, table: table, what: err.Error()}
 	}
 	return nil

@@ -60,8 +60,8 @@ func plant(t testing.TB, b backend, it item) {
 		text(attrTok, it.tok)
 		text(attrBorn, it.born)
 		text(attrVer, it.ver)
-		if it.def != (clauses{}) {
-			attrs[attrDef] = defValue(it.def)
+		if it.def != nil {
+			attrs[attrDef] = defValue(*it.def)
 		}
 		if it.paused {
 			attrs[attrTune] = tuneValue(it.tune.get())
@@ -92,7 +92,7 @@ func plantRaw(t testing.TB, d *dynamo, key string, attrs map[string]types.Attrib
 // createOf makes a sequence.
 func createOf(key string, cs ...Clause) *change {
 	def := gather(cs).explicit()
-	return &change{key: key, token: randomID(), base: &item{key: key, def: def}, create: true, def: &def, ver: randomID(), born: randomID()}
+	return &change{key: key, token: randomID(), base: &item{key: key, def: &def}, create: true, def: &def, ver: randomID(), born: randomID()}
 }
 
 // leaseOf leases n IDs from it.
@@ -226,7 +226,7 @@ func TestVerdictsAreJudgedInOrder(t *testing.T) {
 				n++
 				it := item{
 					key: fmt.Sprint(k, n), lastID: new(int64(10)), at: new(int64(10)), n: 5, tok: "t", born: "b", epoch: 1, ver: "v",
-					v: layoutVersion, def: clauses{max: new(int64(100))},
+					v: layoutVersion, def: &clauses{max: new(int64(100))},
 				}
 				base := it
 				ch := leaseOf(&base, 5)

@@ -42,7 +42,7 @@ func (s *core) wait(ctx context.Context, w waiter) (grant, error) {
 	place := s.waiters.PushBack(w)
 	s.wanted = addSat(s.wanted, w.want)
 	if w.want > 0 {
-		s.counts().Waited++
+		s.tally.waited++
 	}
 	s.consider()
 	began := s.a.now()
