@@ -17,9 +17,11 @@ type AlertKind uint8
 
 const (
 	// AlertBurnRate: today's leases of all processes have passed 1.5 times the
-	// largest of the last seven daily totals. It compares days and not hours, so
-	// that a nightly batch is usual once it has been seen; a run-away consumer
-	// of ten times the usual rate is told after 15 % of the day. To be told of,
+	// largest of the last seven daily totals but yesterday's. It compares days
+	// and not hours, so that a nightly batch is usual once it has been seen; a
+	// run-away consumer of ten times the usual rate is told after 15 % of the
+	// day. Yesterday does not count as usual, because what began then, late in
+	// the day, would not be told today. To be told of,
 	// the excess must be 1,000,000 IDs or 1/1000 of the sequence's values,
 	// whichever is less, but at least 1,000: more than a deployment of a large
 	// fleet costs a quiet sequence. Before two full days are known nothing is
@@ -81,7 +83,7 @@ func (k *AlertKind) UnmarshalText(b []byte) error {
 }
 
 // An AlertSet is a set of kinds.
-type AlertSet uint8
+type AlertSet uint32
 
 // Has reports whether k is in it.
 func (s AlertSet) Has(k AlertKind) bool { return s&(1<<k) != 0 }
@@ -177,12 +179,12 @@ func (x signals) level(k AlertKind) (level float64, text string) {
 		return 0, ""
 	case k == AlertBurnRate && len(it.days) >= usualDays:
 		usual := 0.0
-		for _, n := range it.days {
+		for _, n := range it.days[1:] {
 			usual = max(usual, float64(n))
 		}
 		used := float64(it.used)
 		return min(used/(burnFactor*usual), (used-usual)/it.excess()),
-			fmt.Sprintf("%d IDs were leased on %s, the most of the %d days before was %.0f", it.used, it.day, len(it.days), usual)
+			fmt.Sprintf("%d IDs were leased on %s, the most of the days from %d to 2 before was %.0f", it.used, it.day, len(it.days), usual)
 	case k == AlertExhaustion && !it.definition().Cycle:
 		share, left := it.share(), it.left()
 		within := float64(x.warning) / float64(left)
@@ -227,11 +229,15 @@ func (it *item) excess() float64 {
 // The difference is taken in uint64: 123 of 2^64 values are not rounded to 0.
 func (it *item) share() float64 {
 	d := it.definition()
+	return d.share(it.roomOf(d))
+}
+
+func (d Definition) share(room uint64) float64 {
 	all := d.roomFrom(d.first())
 	if all == 0 {
 		return 1
 	}
-	return float64(all-min(it.room(), all)) / float64(all)
+	return float64(all-min(room, all)) / float64(all)
 }
 
 // perDay returns how many IDs the fleet leases a day, 0 if that is not known.
@@ -245,19 +251,27 @@ func (it *item) perDay() float64 {
 
 // left returns the time until the sequence ends, as far as a Duration can say.
 func (it *item) left() time.Duration {
-	rate := it.perDay()
-	if rate <= 0 || it.definition().Cycle {
+	d := it.definition()
+	return d.lasts(it.roomOf(d), it.perDay())
+}
+
+func (d Definition) lasts(room uint64, perDay float64) time.Duration {
+	if perDay <= 0 || d.Cycle {
 		return forever
 	}
-	return duration(float64(it.room()) / rate * day.Seconds())
+	return duration(float64(room) / perDay * day.Seconds())
 }
 
 func seenOf(it *item) Fleet {
 	if it == nil {
 		return Fleet{Left: forever}
 	}
-	f := Fleet{Seen: true, UsedToday: it.used, DailyLimit: it.said().limit(dailyLimit{}).max,
-		Share: it.share(), PerDay: it.perDay(), Left: it.left(), GapRatio: it.totals.gapRatio()}
+	d, perDay := it.definition(), it.perDay()
+	room := it.roomOf(d)
+	f := Fleet{Seen: true, UsedToday: it.used, Share: d.share(room), PerDay: perDay, Left: d.lasts(room, perDay), GapRatio: it.totals.gapRatio()}
+	if it.def != nil {
+		f.DailyLimit = it.def.limit(dailyLimit{}).max
+	}
 	if it.lastID != nil {
 		f.LastID = *it.lastID
 	}

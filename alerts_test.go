@@ -37,6 +37,8 @@ func TestAlertsFireAndDoNot(t *testing.T) {
 		{"quiet counter, deploy of a fleet of 5,000", AlertBurnRate, signals{it: use(atItem(big, 9), 500_000, 200, 200, 200)}, false},
 		{"busy counter, deploy of the fleet: 90 s of traffic more", AlertBurnRate, signals{it: use(atItem(big, 9), 101*m, 100*m, 100*m, 100*m)}, false},
 		{"nightly batch, at one in the morning", AlertBurnRate, signals{it: use(atItem(big, 9), 10*m, 10*m, 10*m, 10*m)}, false},
+		{"twice as much since yesterday noon", AlertBurnRate, signals{it: use(atItem(big, 9), 20*m, 15*m, 10*m, 10*m, 10*m)}, true},
+		{"twice as much for three days", AlertBurnRate, signals{it: use(atItem(big, 9), 20*m, 20*m, 20*m, 10*m, 10*m)}, false},
 		{"weekly batch", AlertBurnRate, signals{it: use(atItem(big, 9), 70*m, m, m, m, m, m, m, 70*m)}, false},
 		{"first day", AlertBurnRate, signals{it: use(atItem(big, 9), 500*m)}, false},
 		{"second day, the first was short", AlertBurnRate, signals{it: use(atItem(big, 9), 500*m, m)}, false},

@@ -34,6 +34,8 @@ type Allocator struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
+	leased atomic.Bool // something was
+
 	running sync.WaitGroup // goroutines and timers of ours
 	queue   queue
 	sampler sampler

@@ -43,7 +43,11 @@ type CheckOptions struct {
 	// the data. Defaults to none.
 	RestoreSeen time.Time
 
-	// Probe leases two blocks of the sequence "ddbseq.check", which it makes, and
+	// Sequence is the name that Check reads, writes and probes with, for
+	// credentials that are limited to certain keys. Defaults to "ddbseq.check".
+	Sequence string
+
+	// Probe leases two blocks of Sequence, which it makes if there is none, and
 	// looks whether they differ. It costs a few writes. Where the endpoint is not
 	// AWS's it is always done: what calls itself compatible may not be. Defaults
 	// to false.
@@ -93,8 +97,7 @@ func (c *check) unseen(what string, err error) {
 	c.Unseen = append(c.Unseen, fmt.Sprintf("%s: %v", what, err))
 }
 
-// checkKey is the sequence that Check reads, and probes with.
-const checkKey = "ddbseq.check"
+const defaultCheckSequence = "ddbseq.check"
 
 // Check looks whether the table is as it should be: it exists and is active, its
 // key fits, no other region writes to it behind our back, it was not made by a
@@ -104,17 +107,19 @@ const checkKey = "ddbseq.check"
 // The error joins the report's errors, and matches the classes of this package
 // where it has one ([ErrTableNotFound], [ErrSchema], [ErrAccessDenied], ...).
 //
-// It makes four reads, each one attempt within AttemptTimeout and ctx, changes
-// nothing unless it probes, and can serve as a health check; IDs in memory are
-// handed out whatever it finds.
+// It makes four reads, each one attempt within AttemptTimeout and ctx; until this
+// process has leased something also a write that is made to be refused, because
+// only that shows whether it may write. It changes nothing unless it probes, and
+// can serve as a health check; IDs in memory are handed out whatever it finds.
 func (a *Allocator) Check(ctx context.Context, optFns ...func(*CheckOptions)) (CheckReport, error) {
-	var c check
+	c := check{opts: CheckOptions{Sequence: defaultCheckSequence}}
 	for _, fn := range optFns {
 		fn(&c.opts)
 	}
-	if err := a.open(); err != nil {
+	if err := cmp.Or(a.open(), a.checkName(c.opts.Sequence)); err != nil {
 		return c.CheckReport, err
 	}
+	key := a.opts.KeyPrefix + c.opts.Sequence
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(a.ctx, cancel)()
@@ -133,7 +138,7 @@ func (a *Allocator) Check(ctx context.Context, optFns ...func(*CheckOptions)) (C
 		}
 	}
 	attempt, cancel := limit()
-	_, err := a.store.get(attempt, a.opts.KeyPrefix+checkKey)
+	_, err := a.store.get(attempt, key)
 	cancel()
 	switch {
 	case err == nil, errors.Is(err, ErrCorrupt), errors.Is(err, ErrLayout):
@@ -141,7 +146,21 @@ func (a *Allocator) Check(ctx context.Context, optFns ...func(*CheckOptions)) (C
 		c.unseen(fmt.Sprintf("whether items of table %q can be read (without GetItem a process makes one more write for each sequence)", a.store.table()), err)
 	default:
 		c.fail("an item of table %q could not be read: %w", a.store.table(), err)
-		probe = false
+		return c.CheckReport, errors.Join(c.errs...)
+	}
+	if !probe && !a.leased.Load() {
+		attempt, cancel := limit()
+		_, err := a.store.apply(attempt, refused(key))
+		cancel()
+		switch {
+		case isType[*conditionError](err), errors.Is(err, ErrCorrupt), errors.Is(err, ErrLayout):
+		case err == nil:
+			c.fail("table %q carried out a write under a condition that cannot hold: do not use what answers there", a.store.table())
+		case errors.Is(err, ErrAccessDenied):
+			c.fail("table %q may not be written to with key %q (if the credentials are limited to certain keys, set Sequence to a name among them): %w", a.store.table(), key, err)
+		default:
+			c.fail("an item of table %q could not be written: %w", a.store.table(), err)
+		}
 	}
 	if probe {
 		attempt, cancel := limit()
@@ -165,7 +184,7 @@ func (a *Allocator) probe(ctx context.Context, c *check) {
 		return
 	}
 	defer func() { _ = p.Close(ctx) }() // it gives nothing back
-	s, err := p.Sequence(checkKey)
+	s, err := p.Sequence(c.opts.Sequence)
 	var first, second Block
 	if err == nil {
 		first, err = s.Reserve(ctx, n)
@@ -175,21 +194,21 @@ func (a *Allocator) probe(ctx context.Context, c *check) {
 	}
 	switch {
 	case errors.Is(err, ErrAccessDenied):
-		c.unseen(fmt.Sprintf("whether sequence %q of table %q can be leased from", checkKey, a.store.table()), err)
+		c.fail("sequence %q of table %q cannot be leased from (if the credentials are limited to certain keys, set Sequence to a name among them): %w", c.opts.Sequence, a.store.table(), err)
 		return
 	case err != nil:
-		c.fail("leasing sequence %q of table %q: %w", checkKey, a.store.table(), err)
+		c.fail("leasing sequence %q of table %q: %w", c.opts.Sequence, a.store.table(), err)
 		return
-	case second.First <= first.Last():
+	case second.Step > 0 && second.First <= first.Last() || second.Step < 0 && second.First >= first.Last():
 		// More than the count apart is fine: somebody else probes as well.
 		c.fail("table %q gave the IDs %d to %d and then %d to %d: what answers there does not keep the counter, do not use it",
 			a.store.table(), first.First, first.Last(), second.First, second.Last())
 		return
 	}
-	key := a.opts.KeyPrefix + checkKey
+	key := a.opts.KeyPrefix + c.opts.Sequence
 	again := &change{key: key, token: randomID(), base: &item{key: key}, create: true, def: &clauses{}, ver: randomID(), born: randomID()}
 	if _, err = a.store.apply(ctx, again); err == nil {
-		c.fail("table %q made sequence %q a second time: what answers there does not heed conditions, do not use it", a.store.table(), checkKey)
+		c.fail("table %q made sequence %q a second time: what answers there does not heed conditions, do not use it", a.store.table(), c.opts.Sequence)
 	} else if !isType[*conditionError](err) {
 		c.fail("a conditional write to table %q failed: %w", a.store.table(), err)
 	}

@@ -1,6 +1,7 @@
 package ddbseq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -20,10 +21,11 @@ type fakeTable struct {
 	ttl            string
 	describe, look error // of DescribeTable, of GetItem
 	others         error // of the two between
+	write          error // of UpdateItem, which otherwise refuses the condition
 }
 
 func (f *fakeTable) UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error) {
-	return nil, errors.New("Check wrote")
+	return nil, cmp.Or(f.write, error(&types.ConditionalCheckFailedException{}))
 }
 
 func (f *fakeTable) GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error) {
@@ -65,18 +67,20 @@ func TestCheckSaysWhatIsWrongWithATable(t *testing.T) {
 		"strong replicas": {spoil: func(f *fakeTable) {
 			f.table.Replicas, f.table.MultiRegionConsistency = replicas, types.MultiRegionConsistencyStrong
 		}},
-		"restored":              {spoil: func(f *fakeTable) { f.table.RestoreSummary = &types.RestoreSummary{RestoreDateTime: &restored} }, want: counts{1}, says: "2026-11-01T00:00:00Z"},
-		"acknowledged":          {spoil: func(f *fakeTable) { f.table.RestoreSummary = &types.RestoreSummary{RestoreDateTime: &restored} }, opts: func(o *CheckOptions) { o.RestoreSeen = restored }},
-		"restored once more":    {spoil: func(f *fakeTable) { f.table.RestoreSummary = &types.RestoreSummary{RestoreDateTime: &restored} }, opts: func(o *CheckOptions) { o.RestoreSeen = restored.Add(-1) }, want: counts{1}},
-		"unprotected":           {spoil: func(f *fakeTable) { f.table.DeletionProtectionEnabled = nil }, want: counts{0, 1}, says: "deletion protection"},
-		"no recovery":           {spoil: func(f *fakeTable) { f.pitr = types.PointInTimeRecoveryStatusDisabled }, want: counts{0, 1}, says: "point-in-time"},
-		"TTL on ours":           {spoil: func(f *fakeTable) { f.ttl = "at" }, want: counts{1}, says: "TTL"},
-		"TTL on another":        {spoil: func(f *fakeTable) { f.ttl = "expires" }},
-		"describing is denied":  {spoil: func(f *fakeTable) { f.describe, f.others = denial, denial }, want: counts{0, 0, 3}, says: "could not see: state"},
-		"all is denied":         {spoil: func(f *fakeTable) { f.describe, f.others, f.look = denial, denial, denial }, want: counts{0, 0, 4}},
-		"there is no table":     {spoil: func(f *fakeTable) { f.describe = &types.ResourceNotFoundException{} }, want: counts{1}, class: ErrTableNotFound},
-		"none, and no describe": {spoil: func(f *fakeTable) { f.describe, f.look = denial, &types.ResourceNotFoundException{} }, want: counts{1, 0, 1}, class: ErrTableNotFound},
-		"throttled":             {spoil: func(f *fakeTable) { f.look = &types.ThrottlingException{} }, want: counts{1}, class: ErrThrottled},
+		"restored":               {spoil: func(f *fakeTable) { f.table.RestoreSummary = &types.RestoreSummary{RestoreDateTime: &restored} }, want: counts{1}, says: "2026-11-01T00:00:00Z"},
+		"acknowledged":           {spoil: func(f *fakeTable) { f.table.RestoreSummary = &types.RestoreSummary{RestoreDateTime: &restored} }, opts: func(o *CheckOptions) { o.RestoreSeen = restored }},
+		"restored once more":     {spoil: func(f *fakeTable) { f.table.RestoreSummary = &types.RestoreSummary{RestoreDateTime: &restored} }, opts: func(o *CheckOptions) { o.RestoreSeen = restored.Add(-1) }, want: counts{1}},
+		"unprotected":            {spoil: func(f *fakeTable) { f.table.DeletionProtectionEnabled = nil }, want: counts{0, 1}, says: "deletion protection"},
+		"no recovery":            {spoil: func(f *fakeTable) { f.pitr = types.PointInTimeRecoveryStatusDisabled }, want: counts{0, 1}, says: "point-in-time"},
+		"TTL on ours":            {spoil: func(f *fakeTable) { f.ttl = "at" }, want: counts{1}, says: "TTL"},
+		"TTL on another":         {spoil: func(f *fakeTable) { f.ttl = "expires" }},
+		"describing is denied":   {spoil: func(f *fakeTable) { f.describe, f.others = denial, denial }, want: counts{0, 0, 3}, says: "could not see: state"},
+		"all is denied":          {spoil: func(f *fakeTable) { f.describe, f.others, f.look = denial, denial, denial }, want: counts{0, 0, 4}},
+		"there is no table":      {spoil: func(f *fakeTable) { f.describe = &types.ResourceNotFoundException{} }, want: counts{1}, class: ErrTableNotFound},
+		"none, and no describe":  {spoil: func(f *fakeTable) { f.describe, f.look = denial, &types.ResourceNotFoundException{} }, want: counts{1, 0, 1}, class: ErrTableNotFound},
+		"writing is denied":      {spoil: func(f *fakeTable) { f.write = denial }, want: counts{1}, says: "may not be written to", class: ErrAccessDenied},
+		"no write could be made": {spoil: func(f *fakeTable) { f.write = &types.InternalServerError{} }, want: counts{1}, says: "could not be written"},
+		"throttled":              {spoil: func(f *fakeTable) { f.look = &types.ThrottlingException{} }, want: counts{1}, class: ErrThrottled},
 	} {
 		f := &fakeTable{pitr: types.PointInTimeRecoveryStatusEnabled, ttl: "expires", table: types.TableDescription{
 			TableStatus: types.TableStatusActive, DeletionProtectionEnabled: aws.Bool(true),
@@ -114,7 +118,7 @@ func TestCheckProbesWhatIsNotAWS(t *testing.T) {
 				}
 				t.Log(r)
 			}
-			if d, err := a.Describe(t.Context(), checkKey); err != nil || d.LastID < 12 {
+			if d, err := a.Describe(t.Context(), defaultCheckSequence); err != nil || d.LastID < 12 {
 				t.Errorf("nothing was leased: %+v, %v", d, err)
 			}
 		})

@@ -227,9 +227,7 @@ func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
 	case l.missing:
 		return s.draftCreate(l, f, n)
 	case l.blind:
-		// Made to be refused, because no item has this ver: the answer is the
-		// item.
-		return &change{key: s.key(), token: randomID(), base: &item{key: s.key(), ver: randomID()}, present: true, move: bigOf(0)}, nil
+		return refused(s.key()), nil // the answer is the item
 	}
 	it := l.item
 	if err := s.admit(f, it); err != nil {
@@ -294,6 +292,11 @@ func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
 		}
 	}
 	return ch, nil
+}
+
+// refused makes a change that is refused, because no item has its ver.
+func refused(key string) *change {
+	return &change{key: key, token: randomID(), base: &item{key: key, ver: randomID()}, present: true, move: bigOf(0)}
 }
 
 // draftCreate makes the change that makes the sequence and leases from it.

@@ -286,6 +286,7 @@ func (s *core) settle(gen int64, got leased, err error) {
 		s.facts = got.facts
 	}
 	if got.n > 0 {
+		s.a.leased.Store(true)
 		s.tally.leases++
 		s.tally.leased += got.n
 		if got.recovered {

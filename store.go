@@ -104,12 +104,17 @@ func (it *item) first() int64 {
 }
 
 // room returns how many values can be leased in one block.
-func (it *item) room() uint64 {
-	d := it.definition()
-	if it.lastID == nil {
-		return d.roomFrom(it.first())
+func (it *item) room() uint64 { return it.roomOf(it.definition()) }
+
+// roomOf is room where the definition is at hand.
+func (it *item) roomOf(d Definition) uint64 {
+	switch {
+	case it.lastID != nil:
+		return d.room(*it.lastID)
+	case it.from != nil:
+		return d.roomFrom(*it.from)
 	}
-	return d.room(*it.lastID)
+	return d.roomFrom(d.Start)
 }
 
 // behindAt reports whether lastID lies behind the newest write that we know
