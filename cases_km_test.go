@@ -2,6 +2,8 @@ package ddbseq
 
 import (
 	"errors"
+	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,5 +126,46 @@ func TestCase133LookingNeitherLeasesNorLies(t *testing.T) {
 	faults.set(nil)
 	if id := must(a.Next(ctx, "s")); id != 4 {
 		t.Errorf("then %d was handed out", id)
+	}
+}
+
+// TestCase136TheDocsSayFirstThatThereAreGaps is dgraph-io/badger#1071. Even blocks
+// of one leave a gap where a reply is lost and another process leases before the
+// retry: the block is not to be told from one that its process has used.
+func TestCase136TheDocsSayFirstThatThereAreGaps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		mem := Memory()
+		store, faults := withFaults(mem, nil)
+		one := func(o *Options) { o.MinBlock, o.MaxBlock, o.Runway, o.forfeit = 1, 1, 0, true }
+		a, b := newTest(t, store, one, createMissing), newTest(t, mem, one)
+		if id := must(a.Next(ctx, "s")); id != 1 {
+			t.Fatal(id)
+		}
+		failed := false
+		faults.set(func(op, _ string, _ int) fault {
+			if op != "UpdateItem" || failed {
+				return fault{}
+			}
+			failed = true
+			return fault{err: lost(), after: true}
+		})
+		got := make(chan int64)
+		go func() { got <- must(a.Next(ctx, "s")) }()
+		synctest.Wait() // the write of 2 is done, and its reply is lost
+		if id := must(b.Next(ctx, "s")); id != 3 {
+			t.Errorf("the other process got %d, want 3", id)
+		}
+		if id := <-got; id != 4 {
+			t.Errorf("after the lost reply %d, want 4 and 2 a gap", id)
+		}
+	})
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(string(readme), "```")
+	if !strings.Contains(head, "They have gaps") {
+		t.Error("README.md does not say before its first command that there are gaps")
 	}
 }
