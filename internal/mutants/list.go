@@ -123,7 +123,7 @@ var mutants = []mutant{
 		tests: "^TestALoweredCounterIsSeenByThoseWhoNeverHeldTheIDs$",
 	},
 	{
-		name: "the fence is on every block ever held", file: "refill.go",
+		name: "the fence is on every block ever held", file: "stock.go",
 		old: "s.facts.high = high\n", new: "_ = high\n",
 		tests: "^TestTheFenceForgetsWhatWasGivenBack$",
 	},
@@ -138,7 +138,7 @@ var mutants = []mutant{
 		tests: "^TestHealthyMovesRaiseNoFence$",
 	},
 	{
-		name: "the fence forgets what Reserve took out of order", file: "refill.go",
+		name: "the fence forgets what Reserve took out of order", file: "stock.go",
 		old: "high = s.facts.high // the newest one is used up", new: "_ = high",
 		tests: "^TestTheFenceRemembersWhatReserveTook$",
 	},
@@ -186,18 +186,18 @@ var mutants = []mutant{
 		tests: "^TestATailIsNotServedOnceItsGiveBackIsSent$",
 	},
 	{
-		name: "tails are joined over a Restart or a lap", file: "refill.go",
+		name: "tails are joined over a Restart or a lap", file: "stock.go",
 		old: "before == nil || b.before == nil || before.step", new: "before == nil || before.step",
 		tests: "^TestTailsAreNotJoinedOverALap$",
 	},
 	{
-		name: "what was handed out is given back", file: "refill.go",
+		name: "what was handed out is given back", file: "stock.go",
 		old: "t.n, t.unuse, t.first, t.step = 0, 0, b.at(claimed), b.step", new: "t.n, t.unuse, t.first, t.step = claimed, 0, b.at(0), b.step",
 		tests: interleavings,
 	},
 
 	{
-		name: "a give-back takes from the limit of another day", file: "refill.go",
+		name: "a give-back takes from the limit of another day", file: "stock.go",
 		old: "if s.newestDay() == b.day && b.day != 0 {", new: "if b.day != 0 {",
 		tests: "^TestGiveBackCountsForTheDayThatIsStored$",
 	},
@@ -209,12 +209,12 @@ var mutants = []mutant{
 
 	// Memory.
 	{
-		name: "the soft limit lies beyond the end", file: "refill.go",
+		name: "the soft limit lies beyond the end", file: "stock.go",
 		old: "b.limit(b.end)\n", new: "b.limit(b.end + 1)\n",
 		tests: interleavings,
 	},
 	{
-		name: "cur moves on before the block is used up", file: "refill.go",
+		name: "cur moves on before the block is used up", file: "stock.go",
 		old: "s.tail.next.Store(b) // from here on b is seen\n", new: "s.tail.next.Store(b)\n\ts.seq.cur.Store(b)\n",
 		tests: "^TestANewBlockWaitsForItsTurn$",
 	},
@@ -225,13 +225,13 @@ var mutants = []mutant{
 	},
 	{
 		name: "a lock is held across a store call", file: "refill.go",
-		old:   "known := s.facts\n\ts.mu.Unlock()\n\n\tgot, err := s.attempt(s.a.ctx, known, n, most)\n\n\ts.mu.Lock()\n",
-		new:   "known := s.facts\n\n\tgot, err := s.attempt(s.a.ctx, known, n, most)\n\n",
+		old:   "s.demand() > 0\n\ts.mu.Unlock()\n\n\tgot, err := s.attempt(s.a.ctx, known, n, most)\n\n\ts.mu.Lock()\n",
+		new:   "s.demand() > 0\n\n\tgot, err := s.attempt(s.a.ctx, known, n, most)\n\n",
 		hangs: true, tests: "^TestNobodyWaitsWhileABlockIsLeft$",
 	},
 	{
 		name: "a caller's cancel ends the refill", file: "waiters.go",
-		old: "s.leave(place)\n\treturn grant{}, s.waitError(ctx)", new: "s.leave(place)\n\ts.a.cancel()\n\treturn grant{}, s.waitError(ctx)",
+		old: "s.leave(place)\n\treturn grant{err", new: "s.leave(place)\n\ts.a.cancel()\n\treturn grant{err",
 		hangs: true, tests: "^TestFirstWaiterCancelsAndTheOthersAreServed$",
 	},
 	{
