@@ -25,7 +25,7 @@ func TestDeniedReadsAreNoObstacle(t *testing.T) {
 				other := newTest(t, &Store{backend: store.backend.(*faultStore).backend}, fixed(10), func(o *Options) { o.forfeit = true })
 				must(other.Next(t.Context(), "s"))
 			}
-			a := newChecked(t, store, fixed(10), createMissing)
+			a := newTest(t, store, fixed(10), createMissing)
 			want := map[string]int64{"missing": 1, "there": 11}[st]
 			if id, err := a.Next(t.Context(), "s"); id != want || err != nil {
 				t.Errorf("got %d, %v, want %d", id, err, want)
@@ -266,7 +266,7 @@ func TestWarmIsNotHeldUpByBrokenSequences(t *testing.T) {
 }
 
 func TestTenThousandNamesAreMadeQuickly(t *testing.T) {
-	a := newChecked(t, Memory(), fixed(2), func(o *Options) { o.forfeit = true })
+	a := newTest(t, Memory(), fixed(2), func(o *Options) { o.forfeit = true })
 	began := time.Now()
 	for i := range 10_000 {
 		if id, err := a.Next(t.Context(), fmt.Sprint("tenant-", i)); id != 1 || err != nil {
@@ -294,7 +294,7 @@ func TestContradictingClausesAreRefused(t *testing.T) {
 		"no max": {MaxValue(10), NoMaxValue()}, "cycle": {Cycle(), NoCycle()}, "width": {Int32(), SafeInteger()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newChecked(t, Memory(), fixed(2))
+			a := newTest(t, Memory(), fixed(2))
 			s := sequenceOf(t, a, "s", c[0])
 			if s != sequenceOf(t, a, "s", c[0]) || s != sequenceOf(t, a, "s") {
 				t.Error("another Sequence for the same name")
@@ -308,7 +308,7 @@ func TestContradictingClausesAreRefused(t *testing.T) {
 
 func TestRefreshAndAdvanceNeverRepeatAnID(t *testing.T) {
 	m := Memory()
-	all := []*Allocator{newChecked(t, m, fixed(7)), newChecked(t, m, fixed(5))}
+	all := []*Allocator{newTest(t, m, fixed(7)), newTest(t, m, fixed(5))}
 	if err := all[0].Create(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +365,7 @@ func TestRefreshAndAdvanceNeverRepeatAnID(t *testing.T) {
 
 // Names may share a place in the table of hints; each still is its own sequence.
 func TestNamesThatShareAHint(t *testing.T) {
-	a := newChecked(t, Memory(), createMissing)
+	a := newTest(t, Memory(), createMissing)
 	var names []string
 	for i := 0; len(names) < 3; i++ {
 		if name := fmt.Sprintf("x%d!", i); len(names) == 0 || hint(name) == hint(names[0]) {

@@ -95,7 +95,7 @@ func TestFillSpansBlocksOrReturnsNothing(t *testing.T) {
 
 func TestCountsOutOfRangeAreRefusedBeforeAnyStoreCall(t *testing.T) {
 	store, faults := withFaults(Memory(), nil)
-	a := newChecked(t, store, fixed(4), createMissing)
+	a := newTest(t, store, fixed(4), createMissing)
 	s := sequenceOf(t, a, "s", IncrementBy(1), MinValue(1), MaxValue(100))
 	for _, n := range []int64{0, -1, math.MinInt64, 101, math.MaxInt64} {
 		if _, err := s.Reserve(t.Context(), n); !errors.Is(err, ErrInvalidCount) {
@@ -117,7 +117,7 @@ func TestCountsOutOfRangeAreRefusedBeforeAnyStoreCall(t *testing.T) {
 
 func TestAskingForMoreThanThereIsTakesNothing(t *testing.T) {
 	m := Memory()
-	a, b := newChecked(t, m, fixed(10)), newChecked(t, m, fixed(10))
+	a, b := newTest(t, m, fixed(10)), newTest(t, m, fixed(10))
 	if err := a.Create(t.Context(), "s", MaxValue(1000)); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestAskingForMoreThanThereIsTakesNothing(t *testing.T) {
 }
 
 func TestReserveIsContiguous(t *testing.T) {
-	a := newChecked(t, Memory(), fixed(10))
+	a := newTest(t, Memory(), fixed(10))
 	s := sequenceOf(t, a, "s", IncrementBy(3))
 	var ids []int64
 	for _, n := range []int64{1, 10, 25, 4, 4, 4, 11} {
@@ -156,7 +156,7 @@ func TestMemoryKeepsNoBlocksThatAreUsedUp(t *testing.T) {
 		"Reserve":                func(s *Sequence) { must(s.Reserve(t.Context(), 10)) },
 		"Reserve, leaving rests": func(s *Sequence) { must(s.Reserve(t.Context(), 7)) },
 	} {
-		a := newChecked(t, Memory(), fixed(10))
+		a := newTest(t, Memory(), fixed(10))
 		s := sequenceOf(t, a, "s")
 		for range 2000 {
 			take(s)

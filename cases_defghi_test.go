@@ -139,7 +139,7 @@ func TestCase56NoMethodTakesAnIDBack(t *testing.T) {
 // CASES 58: ecp-uid#1.
 func TestCase58LeasesAreNoMoreThanNeeded(t *testing.T) {
 	store, f := withFaults(Memory(), nil)
-	a := newChecked(t, store, createMissing, fixed(10))
+	a := newTest(t, store, createMissing, fixed(10))
 	const workers, each = 64, 25
 	ids := make([][]int64, workers)
 	var wg sync.WaitGroup
@@ -172,7 +172,7 @@ func TestCase63EverySecondWriteFailsAfterwards(t *testing.T) {
 			}
 			return fault{}
 		})
-		both := []*Allocator{newChecked(t, store, createMissing, fixed(3)), newChecked(t, store, createMissing, fixed(4))}
+		both := []*Allocator{newTest(t, store, createMissing, fixed(3)), newTest(t, store, createMissing, fixed(4))}
 		ids := make([][]int64, 2)
 		var wg sync.WaitGroup
 		for i, a := range both {
@@ -200,7 +200,7 @@ func TestCase63EverySecondWriteFailsAfterwards(t *testing.T) {
 func TestCase73ABurstOverASmallBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, _ := withFaults(Memory(), slow(50*time.Millisecond))
-		a := newChecked(t, store, createMissing, func(o *Options) { o.MinBlock = 10 })
+		a := newTest(t, store, createMissing, func(o *Options) { o.MinBlock = 10 })
 		const callers = 10_000
 		var mu sync.Mutex
 		var ids []int64
@@ -231,7 +231,7 @@ func TestCase73ABurstOverASmallBlock(t *testing.T) {
 func TestCase76AWaitOutlivesSlowAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, f := withFaults(Memory(), nil)
-		a := newChecked(t, store, createMissing, func(o *Options) { o.AttemptTimeout = 1300 * time.Millisecond })
+		a := newTest(t, store, createMissing, func(o *Options) { o.AttemptTimeout = 1300 * time.Millisecond })
 		f.set(func(op, _ string, _ int) fault {
 			if f.calls["s"] <= 3 {
 				return fault{hang: true}
@@ -285,7 +285,7 @@ func (c *recordingClient) UpdateItem(_ context.Context, in *dynamodb.UpdateItemI
 // vets for GOARCH=386.
 func TestCase93OneConsistentReadAndOneWrite(t *testing.T) {
 	c := &recordingClient{}
-	a := newChecked(t, DynamoDB(c, "t"), fixed(10), func(o *Options) { o.forfeit = true })
+	a := newTest(t, DynamoDB(c, "t"), fixed(10), func(o *Options) { o.forfeit = true })
 	wantIDs(t, takeN(t, a, "s", 10), 5_000_000_001, 5_000_000_010)
 	if len(c.reads) != 1 || c.reads[0].ConsistentRead == nil || !*c.reads[0].ConsistentRead {
 		t.Errorf("reads: %+v", c.reads)
@@ -319,7 +319,7 @@ func TestCase101AMissingTableIsNamed(t *testing.T) {
 	for _, st := range stores()[1:] {
 		t.Run(st.name, func(t *testing.T) {
 			client := st.open(t).backend.(*dynamo).client
-			a := newChecked(t, DynamoDB(client, "no.such.table"), createMissing)
+			a := newTest(t, DynamoDB(client, "no.such.table"), createMissing)
 			_, err := a.Next(t.Context(), "s")
 			if !errors.Is(err, ErrTableNotFound) || !strings.Contains(fmt.Sprint(err), "no.such.table") {
 				t.Errorf("got %v", err)

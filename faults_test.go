@@ -135,7 +135,7 @@ func TestEveryFaultOfTheWire(t *testing.T) {
 		for name, f := range wireFaults() {
 			t.Run(when+"/"+name, func(t *testing.T) {
 				key := "faults." + when + "." + name
-				a := newChecked(t, store, createMissing, patient, func(o *Options) {
+				a := newTest(t, store, createMissing, patient, func(o *Options) {
 					o.MinBlock, o.MaxBlock, o.rand = 10, 10, func() float64 { return 0.1 }
 					if f.late || f.action.Kind == faultproxy.KindBlackhole {
 						o.AttemptTimeout = 150 * time.Millisecond
@@ -218,7 +218,7 @@ func TestOneRequestForEachAttemptWhateverTheClientsRetries(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, store := proxied(t, optFn)
-			a := newChecked(t, store, fixed(5), createMissing, patient, func(o *Options) { o.rand = func() float64 { return 0 } })
+			a := newTest(t, store, fixed(5), createMissing, patient, func(o *Options) { o.rand = func() float64 { return 0 } })
 			s := sequenceOf(t, a, "s")
 			rules(t, p,
 				faultproxy.Rule{Op: "UpdateItem", Key: "s", Count: 6, Action: faultproxy.Throttle("ThrottlingException")},
@@ -241,7 +241,7 @@ func TestOneRequestForEachAttemptWhateverTheClientsRetries(t *testing.T) {
 
 func TestRetryAfterIsHonoured(t *testing.T) {
 	p, store := proxied(t)
-	a := newChecked(t, store, fixed(5), createMissing, func(o *Options) { o.rand = func() float64 { return 0 } })
+	a := newTest(t, store, fixed(5), createMissing, func(o *Options) { o.rand = func() float64 { return 0 } })
 	throttle := faultproxy.Throttle("ThrottlingException")
 	throttle.RetryAfter = faultproxy.Exactly(300 * time.Millisecond)
 	rules(t, p, faultproxy.Rule{Op: "UpdateItem", Count: 1, Action: throttle})
@@ -362,7 +362,7 @@ func TestOurRetriesDoNotDrainTheQuotaOfASharedClient(t *testing.T) {
 		o.Retryer = retry.NewStandard(func(o *retry.StandardOptions) { o.MaxBackoff = 10 * time.Millisecond })
 	})
 	client := store.backend.(*dynamo).client.(*dynamodb.Client)
-	a := newChecked(t, store, fixed(5), createMissing, patient, func(o *Options) { o.rand = func() float64 { return 0 } })
+	a := newTest(t, store, fixed(5), createMissing, patient, func(o *Options) { o.rand = func() float64 { return 0 } })
 	// 500 tokens at 5 for each retry would be gone after 100.
 	rules(t, p, faultproxy.Rule{Op: "UpdateItem", Key: "s", Count: 150, Action: faultproxy.Error(500, "InternalServerError", "oops")},
 		faultproxy.Rule{Op: "GetItem", Key: "theirs", Count: 2, Action: faultproxy.Error(500, "InternalServerError", "oops")})

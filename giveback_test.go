@@ -38,7 +38,7 @@ func (t *tap) set(on func(ch *change, do func() (*item, error)) (*item, error)) 
 // back unless the test closes it.
 func another(t testing.TB, b backend, block int64, optFns ...func(*Options)) *Allocator {
 	t.Helper()
-	return newChecked(t, &Store{backend: b}, append([]func(*Options){fixed(block)}, optFns...)...)
+	return newTest(t, &Store{backend: b}, append([]func(*Options){fixed(block)}, optFns...)...)
 }
 
 // takeN returns the next n IDs.

@@ -211,25 +211,26 @@ func ours() []string {
 	return out
 }
 
-// checkLeaks fails the test if goroutines of closed Allocators stay: a
-// goroutine may still be on its last instruction when Close returns. Inside a
-// synctest bubble there is no need of it.
+// checkLeaks fails the test if goroutines of closed Allocators stay.
 func checkLeaks(t testing.TB) {
 	t.Helper()
-	var left []string
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); runtime.Gosched() {
-		if left = ours(); len(left) == 0 {
-			return
-		}
+	if left := leftBehind(); len(left) > 0 {
+		t.Errorf("%d goroutines were left behind:\n%s", len(left), strings.Join(left, "\n\n"))
 	}
-	t.Errorf("%d goroutines were left behind:\n%s", len(left), strings.Join(left, "\n\n"))
 }
 
-// newChecked is newTest, and checks at the end that nothing is left behind.
-func newChecked(t testing.TB, s *Store, optFns ...func(*Options)) *Allocator {
-	t.Helper()
-	t.Cleanup(func() { checkLeaks(t) })
-	return newTest(t, s, optFns...)
+// leftBehind returns the stacks of goroutines of Allocators that stay: one may
+// still be on its last instruction when Close returns. Inside a synctest bubble
+// time stands still meanwhile, and the rounds are counted.
+func leftBehind() (left []string) {
+	began := time.Now()
+	for round := 0; round < 10_000 || !time.Now().Equal(began) && time.Since(began) < 5*time.Second; round++ {
+		if left = ours(); len(left) == 0 {
+			break
+		}
+		runtime.Gosched()
+	}
+	return left
 }
 
 // sequenceOf returns the named sequence.

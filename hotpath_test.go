@@ -15,7 +15,7 @@ import (
 func TestARefillStartsThoughAllProcessorsAreBusy(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	store, faults := withFaults(Memory(), nil)
-	a := newChecked(t, store, createMissing, func(o *Options) { o.MinBlock, o.MaxBlock = 1_000, 1_000 })
+	a := newTest(t, store, createMissing, func(o *Options) { o.MinBlock, o.MaxBlock = 1_000, 1_000 })
 	s := sequenceOf(t, a, "s")
 	must(s.Next(t.Context()))
 	var caused, started int
@@ -47,7 +47,7 @@ func TestHandOverBetweenBlocksMakesNobodyWait(t *testing.T) {
 	const size, blocks, workers = 10, maxChain - 4, 20
 	for range 50 {
 		store, faults := withFaults(Memory(), nil)
-		a := newChecked(t, store, createMissing, fixed(size), func(o *Options) { o.forfeit = true })
+		a := newTest(t, store, createMissing, fixed(size), func(o *Options) { o.forfeit = true })
 		s := sequenceOf(t, a, "s")
 		must(s.Next(t.Context()))
 		faults.set(func(string, string, int) fault { return fault{hang: true} }) // nothing more comes

@@ -86,7 +86,7 @@ func TestConcurrentCallersGetUniqueIDsInOrder(t *testing.T) {
 		workers, calls int
 	}{{1, 8, 500}, {2, 64, calls}, {7, 64, calls}, {1000, 64, many}} {
 		t.Run(fmt.Sprintf("block of %d", c.block), func(t *testing.T) {
-			a := newChecked(t, Memory(), fixed(c.block), func(o *Options) { o.forfeit = true })
+			a := newTest(t, Memory(), fixed(c.block), func(o *Options) { o.forfeit = true })
 			s := sequenceOf(t, a, "s")
 			hammer(t, s, c.workers, c.calls)
 			// Nothing was lost between the store and the callers.
@@ -105,7 +105,7 @@ func TestOrderHoldsOnAnyNumberOfProcessors(t *testing.T) {
 		t.Run(fmt.Sprint(procs), func(t *testing.T) {
 			runtime.GOMAXPROCS(procs)
 			for _, advance := range []bool{false, true} {
-				a := newChecked(t, Memory(), func(o *Options) {
+				a := newTest(t, Memory(), func(o *Options) {
 					o.MinBlock, o.MaxBlock = 5, 5
 					if !advance {
 						o.Runway = 0
@@ -120,7 +120,7 @@ func TestOrderHoldsOnAnyNumberOfProcessors(t *testing.T) {
 func TestAllWaysToTakeIDsMix(t *testing.T) {
 	for _, block := range []int64{1, 3, 50} {
 		t.Run(fmt.Sprintf("block of %d", block), func(t *testing.T) {
-			a := newChecked(t, Memory(), func(o *Options) { o.MinBlock, o.MaxBlock, o.forfeit = block, block, true })
+			a := newTest(t, Memory(), func(o *Options) { o.MinBlock, o.MaxBlock, o.forfeit = block, block, true })
 			s := sequenceOf(t, a, "s")
 			const workers = 16
 			var h history
@@ -186,7 +186,7 @@ func TestAllWaysToTakeIDsMix(t *testing.T) {
 }
 
 func TestDescendingSequencesCountDown(t *testing.T) {
-	a := newChecked(t, Memory(), fixed(3))
+	a := newTest(t, Memory(), fixed(3))
 	s := sequenceOf(t, a, "down", IncrementBy(-5), MaxValue(100))
 	ids := make([]int64, 8)
 	if err := s.Fill(t.Context(), ids); err != nil {
@@ -218,7 +218,7 @@ func TestLayout(t *testing.T) {
 	if at := unsafe.Offsetof(Sequence{}.cur); at != line {
 		t.Errorf("cur is at %d and not at the start of a cache line of its own", at)
 	}
-	a := newChecked(t, Memory())
+	a := newTest(t, Memory())
 	for i := range 20 {
 		s := sequenceOf(t, a, fmt.Sprint(i))
 		must(s.Next(t.Context()))
@@ -251,7 +251,7 @@ func TestNextIsInlined(t *testing.T) {
 }
 
 func TestHotPathDoesNotAllocate(t *testing.T) {
-	a := newChecked(t, Memory(), fixed(1<<20))
+	a := newTest(t, Memory(), fixed(1<<20))
 	s := sequenceOf(t, a, "s")
 	must(s.Next(t.Context()))
 	ctx := t.Context()
@@ -430,7 +430,7 @@ func TestHugeBlocksNeverWrapTheCursor(t *testing.T) {
 			}
 		}
 	}
-	t.Run("reserve", func(t *testing.T) { taken(t, newChecked(t, Memory(), fixed(10))) })
+	t.Run("reserve", func(t *testing.T) { taken(t, newTest(t, Memory(), fixed(10))) })
 	t.Run("block", func(t *testing.T) {
 		a, err := New(Memory(), fixed(math.MaxInt64))
 		if errors.Is(err, ErrInvalidOptions) {

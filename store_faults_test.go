@@ -52,7 +52,7 @@ func TestCorruptItemsAreRefused(t *testing.T) {
 	for _, st := range stores()[1:] {
 		t.Run(st.name, func(t *testing.T) {
 			d := st.open(t).backend.(*dynamo)
-			a := newChecked(t, &Store{backend: d}, fixed(5), createMissing, patient)
+			a := newTest(t, &Store{backend: d}, fixed(5), createMissing, patient)
 			for name, bad := range cases {
 				item := attrs{attrLast: num("10")}
 				maps.Copy(item, bad)
@@ -81,7 +81,7 @@ func TestUnknownLayoutsAreRefused(t *testing.T) {
 	onEvery(t, func(t *testing.T, b backend, k string) {
 		it := item{key: k, lastID: new(int64(10)), at: new(int64(10)), born: "b", v: layoutVersion + 1}
 		plant(t, b, it)
-		a := newChecked(t, &Store{backend: b}, fixed(5), createMissing, patient)
+		a := newTest(t, &Store{backend: b}, fixed(5), createMissing, patient)
 		if id, err := a.Next(t.Context(), k); !errors.Is(err, ErrLayout) || errors.Is(err, ErrCorrupt) {
 			t.Errorf("got %d, %v", id, err)
 		}
@@ -167,7 +167,7 @@ func TestRepliesThatSayNothingAreNoNumbers(t *testing.T) {
 				bad = false
 				return c.reply(out)
 			}}
-			a := newChecked(t, tableOn(t, w), fixed(5), createMissing, func(o *Options) {
+			a := newTest(t, tableOn(t, w), fixed(5), createMissing, func(o *Options) {
 				o.rand = func() float64 { return 0 }
 			}, patient)
 			s := sequenceOf(t, a, "s", MaxValue(1000))
@@ -275,7 +275,7 @@ func TestAttributesMayHaveReservedWordsForNames(t *testing.T) {
 				o.KeyAttribute, o.CounterAttribute = "name", "count"
 				o.Rename = map[string]string{attrAt: "value", attrN: "size", attrTok: "token", attrVer: "a.b", attrDef: "values", attrTune: "#x", attrFrom: ":y", attrV: "key"}
 			})
-			a := newChecked(t, store, fixed(2), createMissing)
+			a := newTest(t, store, fixed(2), createMissing)
 			s := sequenceOf(t, a, "s", MaxValue(100))
 			ids := make([]int64, 5)
 			if err := s.Fill(t.Context(), ids); err != nil {

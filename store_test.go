@@ -314,7 +314,7 @@ func TestALostReplyIsRecoveredBehindAForeignWriter(t *testing.T) {
 			return fault{}
 		})
 		apply(t, b, createOf(k))
-		a := newChecked(t, store, fixed(10), func(o *Options) { o.rand = func() float64 { return 0 } })
+		a := newTest(t, store, fixed(10), func(o *Options) { o.rand = func() float64 { return 0 } })
 		var ids []int64
 		for range 11 {
 			ids = append(ids, must(a.Next(t.Context(), k)))
@@ -356,7 +356,7 @@ func TestBothEndsOfInt64AreExact(t *testing.T) {
 					it.lastID, it.at = c.last, c.last
 					plant(t, b, *it)
 				}
-				a := newChecked(t, &Store{backend: b}, fixed(block), patient)
+				a := newTest(t, &Store{backend: b}, fixed(block), patient)
 				for i, want := range c.want {
 					if id, err := a.Next(t.Context(), key); id != want || err != nil {
 						t.Fatalf("%s, block of %d, ID %d: got %d, %v, want %d", c.name, block, i, id, err, want)
@@ -407,7 +407,7 @@ func TestNamesOfAnyUTF8AreDistinctSequences(t *testing.T) {
 	}
 	for _, st := range stores() {
 		t.Run(st.name, func(t *testing.T) {
-			a := newChecked(t, st.open(t), fixed(2), createMissing)
+			a := newTest(t, st.open(t), fixed(2), createMissing)
 			for round := range int64(3) {
 				for _, name := range names {
 					if id, err := a.Next(t.Context(), name); id != round+1 || err != nil {
@@ -418,7 +418,7 @@ func TestNamesOfAnyUTF8AreDistinctSequences(t *testing.T) {
 		})
 	}
 	store, faults := withFaults(Memory(), nil)
-	a := newChecked(t, store, createMissing, func(o *Options) { o.KeyPrefix = "p." })
+	a := newTest(t, store, createMissing, func(o *Options) { o.KeyPrefix = "p." })
 	for _, name := range []string{"", strings.Repeat("x", 254), "\xff", "a\xc3"} {
 		if id, err := a.Next(t.Context(), name); !errors.Is(err, ErrInvalidName) {
 			t.Errorf("%q: %d, %v", name, id, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -16,6 +17,11 @@ import (
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	// Those of tests and examples that make their Allocators themselves.
+	if left := leftBehind(); len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "%d goroutines were left behind:\n%s\n", len(left), strings.Join(left, "\n\n"))
+		code = 1
+	}
 	if err := emulator.StopAll(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -71,9 +77,14 @@ func tableOn(t testing.TB, client UpdateItemAPI, optFns ...func(*TableOptions)) 
 	return s
 }
 
-// newTest returns an Allocator that is closed at the end of the test.
+// newTest returns an Allocator that is closed at the end of the test, which then
+// fails if it has left anything behind.
 func newTest(t testing.TB, s *Store, optFns ...func(*Options)) *Allocator {
 	t.Helper()
+	if _, again := leakChecked.LoadOrStore(t, true); !again {
+		// The first cleanup is the last to run: all Allocators are closed by then.
+		t.Cleanup(func() { leakChecked.Delete(t); checkLeaks(t) })
+	}
 	a, err := New(s, optFns...)
 	if err != nil {
 		t.Fatal(err)
@@ -85,6 +96,8 @@ func newTest(t testing.TB, s *Store, optFns ...func(*Options)) *Allocator {
 	})
 	return a
 }
+
+var leakChecked sync.Map // of tests
 
 // fixed makes every block n IDs, leased only when memory is empty.
 func fixed(n int64) func(*Options) {

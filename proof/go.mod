@@ -9,6 +9,7 @@ replace github.com/ddbseq/ddbseq => ../
 require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/ddbseq/ddbseq v0.0.0-00010101000000-000000000000
+	go.uber.org/goleak v1.3.0
 	pgregory.net/rapid v1.3.0
 )
 

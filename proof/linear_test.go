@@ -12,10 +12,13 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"go.uber.org/goleak"
 
 	"github.com/ddbseq/ddbseq"
 	"github.com/ddbseq/ddbseq/internal/bridge"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // nothing is what a TryNext returns that found memory empty.
 const nothing = math.MinInt64
