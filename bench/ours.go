@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/ddbseq/ddbseq"
 )
@@ -16,7 +20,31 @@ const (
 	nameAdd    = "bare locked add"
 	nameNext   = "Sequence.Next"
 	nameByName = "Allocator.Next, by name"
+
+	nameObserved = "Sequence.Next, observed"
 )
+
+// observe sets all hooks, and a logger of everything.
+func observe(o *ddbseq.Options) {
+	var events atomic.Int64
+	o.Hooks = ddbseq.Hooks{
+		Lease: func(ddbseq.LeaseEvent) { events.Add(1) },
+		Wait:  func(ddbseq.WaitEvent) { events.Add(1) },
+		Alert: func(ddbseq.Alert) { events.Add(1) },
+	}
+	o.Logger = slog.New(slog.NewJSONHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// watch reads the figures of a every second, as a collector of metrics does.
+func watch(a *ddbseq.Allocator) {
+	go func() {
+		for range time.Tick(time.Second) {
+			if _, err := json.Marshal(a.Stats()); err != nil {
+				panic(err)
+			}
+		}
+	}()
+}
 
 // A cell is a counter alone on its cache line.
 type cell struct {
@@ -57,9 +85,9 @@ func floors() []contender {
 // mine are this library's own rows, each on a sequence of its own, with the
 // settings that a user gets who sets none.
 func mine() []contender {
-	with := func(body func(a *ddbseq.Allocator, s *ddbseq.Sequence) loop) func() (loop, func(), error) {
+	with := func(body func(a *ddbseq.Allocator, s *ddbseq.Sequence) loop, optFns ...func(*ddbseq.Options)) func() (loop, func(), error) {
 		return func() (loop, func(), error) {
-			a, err := ddbseq.New(ddbseq.Memory())
+			a, err := ddbseq.New(ddbseq.Memory(), optFns...)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -71,19 +99,24 @@ func mine() []contender {
 		}
 	}
 	ctx := context.Background()
-	return []contender{
-		{name: nameNext, kind: ours, open: with(func(_ *ddbseq.Allocator, s *ddbseq.Sequence) loop {
-			return func(w *worker, n int) error {
-				for range n {
-					id, err := s.Next(ctx)
-					if err != nil {
-						return err
-					}
-					w.out = id
+	next := func(_ *ddbseq.Allocator, s *ddbseq.Sequence) loop {
+		return func(w *worker, n int) error {
+			for range n {
+				id, err := s.Next(ctx)
+				if err != nil {
+					return err
 				}
-				return nil
+				w.out = id
 			}
-		})},
+			return nil
+		}
+	}
+	return []contender{
+		{name: nameNext, kind: ours, open: with(next)},
+		{name: nameObserved, kind: ours, open: with(func(a *ddbseq.Allocator, s *ddbseq.Sequence) loop {
+			watch(a)
+			return next(a, s)
+		}, observe)},
 		{name: "Sequence.TryNext", kind: ours, open: with(func(_ *ddbseq.Allocator, s *ddbseq.Sequence) loop {
 			return func(w *worker, n int) error {
 				for range n {

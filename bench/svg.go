@@ -85,5 +85,8 @@ func scale(decade float64) string {
 	if decade < 0 {
 		return fmt.Sprintf("%.*f×", int(-decade), math.Pow(10, decade))
 	}
-	return digits0(math.Pow(10, decade)) + "×"
+	if decade < 3 {
+		return digits0(math.Pow(10, decade)) + "×"
+	}
+	return digits0(math.Pow(10, decade-3)) + "k×"
 }
