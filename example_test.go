@@ -141,3 +141,35 @@ func ExampleAllocator_Advance() {
 	fmt.Println(last, id)
 	// Output: 250 251
 }
+
+func ExampleHooks() {
+	ctx := context.Background()
+	leases := make(chan ddbseq.LeaseEvent, 1)
+	seqs, err := ddbseq.New(ddbseq.Memory(), func(o *ddbseq.Options) {
+		o.Hooks.Lease = func(e ddbseq.LeaseEvent) { leases <- e }
+		o.Hooks.Alert = func(a ddbseq.Alert) { fmt.Println(a.Sequence, a.Kind, a.Firing, a.Text) }
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer seqs.Close(ctx)
+	if _, err := seqs.Next(ctx, "orders"); err != nil {
+		panic(err)
+	}
+	e := <-leases
+	fmt.Println(e.Sequence, e.Outcome, e.Block.First, e.Block.Last(), e.Mandatory)
+	// Output: orders ok 1 100 true
+}
+
+func ExampleAllocator_Check() {
+	ctx := context.Background()
+	seqs, err := ddbseq.New(ddbseq.Memory())
+	if err != nil {
+		panic(err)
+	}
+	defer seqs.Close(ctx)
+
+	report, err := seqs.Check(ctx) // at start, or as a health check
+	fmt.Println(len(report.Errors), len(report.Warnings), err)
+	// Output: 0 0 <nil>
+}
