@@ -315,19 +315,30 @@ func (a *Allocator) Close(ctx context.Context) error {
 
 // queue holds the sequences whose refill is due: those with callers who wait
 // first, then by the time until memory is empty. It runs at most MaxParallel
-// refills at once, each of them one attempt.
+// refills at once, each of them one attempt. Those whose last attempt got no
+// answer in time get half of the places at the most, so that many of them do
+// not keep out those that the store does answer.
 type queue struct {
-	mu      sync.Mutex
-	due     dueHeap
-	turn    int64
-	running int
-	closed  bool
+	mu          sync.Mutex
+	due         dueHeap
+	slow        dueHeap // no answer last time
+	turn        int64
+	running     int
+	slowRunning int
+	closed      bool
 }
 
 type dueRefill struct {
 	s    *core
 	left time.Duration // until memory is empty
 	turn int64
+}
+
+func (d dueRefill) before(e dueRefill) bool {
+	if d.left != e.left {
+		return d.left < e.left
+	}
+	return d.turn < e.turn
 }
 
 // enqueue has s refilled as soon as there is a place. requires s.mu
@@ -339,23 +350,46 @@ func (a *Allocator) enqueue(s *core) {
 		return
 	}
 	q.turn++
-	heap.Push(&q.due, dueRefill{s: s, left: s.timeLeft(), turn: q.turn})
+	to := &q.due
+	if s.lease.timeouts > 0 { // no refill is under way that would own it
+		to = &q.slow
+	}
+	heap.Push(to, dueRefill{s: s, left: s.timeLeft(), turn: q.turn})
 	a.dispatch()
+}
+
+// pop takes out what comes next, nil if nothing may run now. requires mu
+func (q *queue) pop(limit int) (s *core, slow bool) {
+	from := &q.due
+	if len(q.slow) > 0 && q.slowRunning < max(1, limit/2) && (len(q.due) == 0 || q.slow[0].before(q.due[0])) {
+		from, slow = &q.slow, true
+	}
+	if q.closed || q.running >= limit || len(*from) == 0 {
+		return nil, false
+	}
+	return heap.Pop(from).(dueRefill).s, slow
 }
 
 // dispatch starts what there is a place for. requires queue.mu
 func (a *Allocator) dispatch() {
 	q := &a.queue
-	for !q.closed && q.running < a.opts.MaxParallel && len(q.due) > 0 {
-		s := heap.Pop(&q.due).(dueRefill).s
-		q.running++
+	for s, slow := q.pop(a.opts.MaxParallel); s != nil; s, slow = q.pop(a.opts.MaxParallel) {
+		q.count(slow, 1)
 		a.running.Go(func() {
 			s.refill()
 			q.mu.Lock()
 			defer q.mu.Unlock()
-			q.running--
+			q.count(slow, -1)
 			a.dispatch()
 		})
+	}
+}
+
+// count adds n to what is running. requires mu
+func (q *queue) count(slow bool, n int) {
+	q.running += n
+	if slow {
+		q.slowRunning += n
 	}
 }
 
@@ -363,18 +397,13 @@ func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	q.due = nil
+	q.due, q.slow = nil, nil
 }
 
 type dueHeap []dueRefill
 
 func (h dueHeap) Len() int { return len(h) }
-func (h dueHeap) Less(i, j int) bool {
-	if h[i].left != h[j].left {
-		return h[i].left < h[j].left
-	}
-	return h[i].turn < h[j].turn
-}
+func (h dueHeap) Less(i, j int) bool { return h[i].before(h[j]) }
 func (h dueHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 func (h *dueHeap) Push(x any)   { *h = append(*h, x.(dueRefill)) }
 func (h *dueHeap) Pop() any {

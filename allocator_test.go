@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -202,6 +203,39 @@ func TestABrokenSequenceNeverDelaysAnother(t *testing.T) {
 		}
 		if n := faults.mostAtOnce("black hole"); n != 1 {
 			t.Errorf("%d leases were in flight at once", n)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// However many get no answer, they leave places to those that do.
+func TestManyBrokenSequencesDoNotDelayAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, _ := withFaults(Memory(), func(_, key string, _ int) fault {
+			return fault{hang: strings.HasPrefix(key, "black hole"), delay: 5 * time.Millisecond}
+		})
+		a := newTest(t, store, fixed(10), createMissing, func(o *Options) { o.MaxParallel = 4 })
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		var wg sync.WaitGroup
+		for i := range 12 {
+			wg.Go(func() {
+				if _, err := a.Next(ctx, fmt.Sprint("black hole ", i)); err == nil {
+					t.Error("an ID from nowhere")
+				}
+			})
+		}
+		time.Sleep(3 * a.opts.AttemptTimeout) // each has had its first attempt
+		for i := range 1000 {
+			began := time.Now()
+			if _, err := a.Next(ctx, fmt.Sprint("good ", i%20)); err != nil {
+				t.Fatal(err)
+			}
+			if d := time.Since(began); d > 50*time.Millisecond {
+				t.Fatalf("a good sequence waited %v", d)
+			}
+			time.Sleep(100 * time.Millisecond)
 		}
 		cancel()
 		wg.Wait()

@@ -59,8 +59,9 @@ type Options struct {
 	AttemptTimeout time.Duration
 
 	// MaxParallel bounds the number of leases in flight at once, over all
-	// sequences. A sequence that waits to try again counts for none. Defaults
-	// to 32.
+	// sequences; those of sequences whose last one got no answer in time may
+	// take half of it. A sequence that waits to try again counts for none.
+	// Defaults to 32.
 	MaxParallel int
 
 	// WarmSplay spreads the first leases that Warm asks for over this time, at
