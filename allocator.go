@@ -402,10 +402,10 @@ func (q *queue) close() {
 
 type dueHeap []dueRefill
 
-func (h dueHeap) Len() int { return len(h) }
+func (h dueHeap) Len() int           { return len(h) }
 func (h dueHeap) Less(i, j int) bool { return h[i].before(h[j]) }
-func (h dueHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *dueHeap) Push(x any)   { *h = append(*h, x.(dueRefill)) }
+func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *dueHeap) Push(x any)        { *h = append(*h, x.(dueRefill)) }
 func (h *dueHeap) Pop() any {
 	old := *h
 	x := old[len(old)-1]

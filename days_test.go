@@ -5,8 +5,10 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
@@ -34,9 +36,21 @@ func TestDaysAreCountedAndKeptForAWeek(t *testing.T) {
 			if err := a.Create(ctx, "s"); err != nil {
 				t.Fatal(err)
 			}
+			// The first lease of a day is followed by the write that begins it, which
+			// nobody waits for.
+			begin := func() {
+				t.Helper()
+				was := must(a.Describe(ctx, "s")).Day
+				must(sequenceOf(t, a, "s").Reserve(ctx, 10))
+				for deadline := time.Now().Add(10 * time.Second); must(a.Describe(ctx, "s")).Day == was; {
+					if time.Now().After(deadline) {
+						t.Fatal("no new day began")
+					}
+				}
+			}
 			for day := range 9 {
-				// Both have leased before; who is second learns of the new day.
-				for range 1 + day {
+				begin()
+				for range day {
 					must(sequenceOf(t, a, "s").Reserve(ctx, 10))
 				}
 				must(sequenceOf(t, b, "s").Reserve(ctx, 1000))
@@ -46,23 +60,75 @@ func TestDaysAreCountedAndKeptForAWeek(t *testing.T) {
 				}
 				clock.advance(24 * time.Hour)
 			}
-			must(sequenceOf(t, a, "s").Reserve(ctx, 10))
+			begin()
 			d := must(a.Describe(ctx, "s"))
 			if want := [7]int64{1090, 1080, 1070, 1060, 1050, 1040, 1030}; d.Days != want || d.Used != 10 {
 				t.Errorf("days %v, used %d, want %v and 10", d.Days, d.Used, want)
 			}
 			clock.advance(72 * time.Hour)
-			must(sequenceOf(t, a, "s").Reserve(ctx, 10))
+			begin()
 			if d = must(a.Describe(ctx, "s")); d.Days != [7]int64{0, 0, 10, 1090, 1080, 1070, 1060} {
 				t.Errorf("after two days without a lease: %v", d.Days)
 			}
 			clock.advance(720 * time.Hour)
-			must(sequenceOf(t, a, "s").Reserve(ctx, 10))
+			begin()
 			if d = must(a.Describe(ctx, "s")); d.Days != [7]int64{} || d.LastID != 9*1000+450+30 {
 				t.Errorf("after a month: %v, last ID %d", d.Days, d.LastID)
 			}
 		})
 	}
+}
+
+// Without a limit no lease depends on the day: neither midnight nor a fleet that
+// starts costs a refused write.
+func TestANewDayRefusesNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		var began, refused, leases int
+		mem := Memory()
+		tapped := &tap{backend: mem.backend}
+		var mu sync.Mutex
+		tapped.set(func(ch *change, do func() (*item, error)) (*item, error) {
+			it, err := do()
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case ch.limit.roll:
+				began++
+			case err != nil:
+				refused++
+			default:
+				leases++
+			}
+			return it, err
+		})
+		if err := newTest(t, mem).Create(ctx, "s"); err != nil {
+			t.Fatal(err)
+		}
+		const n = 20
+		var seqs []*Sequence
+		for range n {
+			seqs = append(seqs, sequenceOf(t, newTest(t, &Store{backend: tapped}, fixed(10), patient), "s"))
+		}
+		for range 3 {
+			for range 5 {
+				var wg sync.WaitGroup
+				for _, s := range seqs {
+					wg.Go(func() { must(s.Reserve(ctx, 10)) })
+				}
+				wg.Wait()
+				time.Sleep(time.Minute)
+			}
+			time.Sleep(24 * time.Hour)
+		}
+		// Leases between midnight and that write count for the day before.
+		const daily, late = 5 * n * 10, n * 10
+		d := must(newTest(t, mem).Describe(ctx, "s"))
+		if leases != 3*5*n || refused != 0 || began < 2 || began > 2*n || d.Used+d.Days[0]+d.Days[1] != 3*daily ||
+			d.Used < daily-late || d.Days[0] < daily-late || d.Days[1] < daily {
+			t.Errorf("%d leases, %d refused, %d writes that begin a day; %+v", leases, refused, began, d)
+		}
+	})
 }
 
 func TestDaysOfAnItemAreReadLeniently(t *testing.T) {

@@ -24,7 +24,8 @@ type Description struct {
 
 	// DailyLimit and its zone ("" is UTC), 0 if there is none, and how many IDs
 	// were leased on the day of the last lease. Days are counted also without a
-	// limit, in UTC; not for adopted items.
+	// limit, in UTC, and then the first leases after midnight may count for the
+	// day before; not for adopted items.
 	DailyLimit     int64
 	DailyLimitZone string
 	Day            string // as 2006-01-02

@@ -447,6 +447,9 @@ func (e *expression) effect(ch *change) {
 			e.set(attrDays, "%s", e.value("days", daysValue(l.days)))
 		}
 	} else if l != nil {
+		if l.max == 0 {
+			e.set(attrDay, "if_not_exists(%s, %s)", e.name(attrDay), e.str("day", l.day))
+		}
 		e.set(attrUsed, "if_not_exists(%s, %s) + %s", e.name(attrUsed), e.num("zero", 0), e.num("used", l.n))
 	}
 	if ch.unuse > 0 {

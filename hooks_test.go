@@ -48,10 +48,6 @@ func (w *witness) outcomes() (out []Outcome) {
 	return out
 }
 
-func throttle() error {
-	return &LeaseError{Op: "UpdateItem", Table: "t", Throttled: true, kind: ErrThrottled, Err: errBoom}
-}
-
 func TestHooksTellEveryOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -61,7 +57,7 @@ func TestHooksTellEveryOutcome(t *testing.T) {
 			case 1: // the GetItem
 				return fault{delay: time.Second}
 			case 2:
-				return fault{err: throttle()}
+				return fault{err: throttled()}
 			case 3:
 				return fault{err: transient()}
 			case 4:
@@ -215,7 +211,7 @@ func TestAlertsComeAndGo(t *testing.T) {
 		draw(3000)
 		expect()
 
-		faults.set(always(throttle()))
+		faults.set(always(throttled()))
 		for range 1800 { // as long as memory lasts
 			_, ok := sequenceOf(t, a, "s").TryNext()
 			if st := a.Stats(); !ok || st.Alerts.Has(AlertRunway) && st.Alerts.Has(AlertThrottled) {

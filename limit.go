@@ -107,12 +107,16 @@ func (l dailyLimit) check(sequence string) error {
 func (l dailyLimit) location() (*time.Location, error) { return time.LoadLocation(l.zone) }
 
 // A dayLimit is the part of a lease that counts it for a day, and keeps to the
-// daily limit if there is one.
+// daily limit if there is one. Without a limit it demands nothing of the item and
+// counts for whatever day that has: a condition would cost every process a
+// refused write at midnight, and a fleet that starts in the morning one for each
+// of its members. Whoever sees then that the day is over begins the next one with
+// a write of its own; see newDay.
 type dayLimit struct {
 	day  string  // the day the lease counts for
 	n    int64   // IDs
 	max  int64   // IDs a day; 0 = any number
-	roll bool    // day begins with this lease
+	roll bool    // day begins with this change
 	from string  // with roll: the day that is replaced; "" = none
 	used int64   // with from: what was leased on it
 	days []int64 // with from: the totals of the days before day
@@ -126,8 +130,6 @@ func (l *dayLimit) allows(it *item) bool {
 	case l.roll:
 		return it.day == l.from && (l.from == "" || l.used == math.MaxInt64 || it.used == l.used)
 	case l.max == 0:
-		// Whatever the day is by now: to demand it would cost every process a
-		// refused write at midnight, for a number that decides nothing.
 		return true
 	}
 	return it.day == l.day && it.used <= l.max-l.n
@@ -158,6 +160,9 @@ func dayEnds(day string, zone *time.Location) time.Time {
 // the time now counts for a day, and how many of them the daily limit allows.
 func (it *item) limitFor(n int64, now time.Time) (*dayLimit, int64, error) {
 	limit := it.said().limit(dailyLimit{})
+	if limit.max == 0 {
+		return &dayLimit{day: today(it.day, now, time.UTC), n: n}, n, nil
+	}
 	zone, err := limit.location()
 	if err != nil {
 		return nil, 0, limit.check(it.key)
@@ -169,14 +174,25 @@ func (it *item) limitFor(n int64, now time.Time) (*dayLimit, int64, error) {
 	} else if l.from != "" {
 		l.used, l.days = it.used, it.daysBefore(l.day)
 	}
-	if limit.max == 0 {
-		left = n
-	}
 	if left <= 0 {
 		return nil, 0, &DailyLimitError{Limit: limit.max, Used: it.used, ResetAt: dayEnds(l.day, zone)}
 	}
 	l.n = min(n, left)
 	return l, l.n, nil
+}
+
+// newDay returns the change that begins a new day in it, as a lease of n IDs has
+// left it at the time now, nil if there is none to begin or the leases do. What
+// that lease was counted for goes over to the new day.
+func (it *item) newDay(n int64, now time.Time) *change {
+	day := today(it.day, now, time.UTC)
+	if it.ver == "" || it.day == "" || it.day == day || it.said().limit(dailyLimit{}).max > 0 {
+		return nil
+	}
+	before := *it
+	before.used = max(0, it.used-n)
+	return &change{key: it.key, token: randomID(), base: it, absent: true, present: true,
+		limit: &dayLimit{day: day, n: n, roll: true, from: it.day, used: it.used, days: before.daysBefore(day)}}
 }
 
 // keptDays is how many daily totals an item keeps: a week.
@@ -208,9 +224,10 @@ func sixDigits(n int64) int64 {
 	return n / unit * unit
 }
 
-// dayNumber returns the day that an item's newest lease counted for, 0 if none.
+// dayNumber returns the day that an item's newest lease counted for, 0 if none or
+// if there is no limit that a give-back would have to be taken off.
 func dayNumber(it *item) int64 {
-	if it.ver == "" {
+	if it.said().daily == nil {
 		return 0
 	}
 	t, err := time.Parse(dayFormat, it.day)

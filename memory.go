@@ -127,6 +127,9 @@ func (ch *change) effect(it *item) error {
 			it.days = l.days
 		}
 	} else if l != nil {
+		if l.max == 0 && it.day == "" {
+			it.day = l.day
+		}
 		it.used = addSat(it.used, l.n)
 	}
 	it.used -= ch.unuse

@@ -2,6 +2,7 @@ package ddbseq
 
 import (
 	"container/list"
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -195,11 +196,22 @@ func (s *core) refill() {
 		s.events = append(s.events, s.attemptedLease(mandatory, s.a.now()-now, got, err))
 	}
 	s.settle(gen, got, err)
+	var newDay *change
 	if !s.closed {
 		s.look()
+		if err == nil {
+			newDay = s.seen.newDay(got.n, s.a.store.clock())
+		}
 	}
 	s.mu.Unlock()
 	s.tell()
+	if newDay != nil {
+		ctx, cancel := context.WithTimeout(s.a.ctx, s.a.opts.AttemptTimeout)
+		defer cancel()
+		// Best effort: if it fails, or somebody else was first, the next lease
+		// shows whether there is still something to do.
+		_, _ = s.a.store.apply(ctx, newDay)
+	}
 }
 
 // settle takes what an attempt brought, and arranges what comes next. requires mu
