@@ -16,44 +16,44 @@ import (
 type AlertKind uint8
 
 const (
-	// AlertBurnRate: today's leases of all processes have passed 1.5 times the
-	// largest of the last seven daily totals but yesterday's. It compares days
-	// and not hours, so that a nightly batch is usual once it has been seen; a
-	// run-away consumer of ten times the usual rate is told after 15 % of the
-	// day. Yesterday does not count as usual, because what began then, late in
-	// the day, would not be told today. To be told of,
-	// the excess must be 1,000,000 IDs or 1/1000 of the sequence's values,
-	// whichever is less, but at least 1,000: more than a deployment of a large
-	// fleet costs a quiet sequence. Before two full days are known nothing is
-	// usual. Advance leases nothing. A batch that runs less than once a week
-	// does fire.
+	// AlertBurnRate fires when today's leases of all processes have passed 1.5
+	// times the largest of the last seven daily totals but yesterday's. It
+	// compares days and not hours, so that a nightly batch is usual once it has
+	// been seen; a run-away consumer of ten times the usual rate is told after
+	// 15 % of the day. Yesterday does not count as usual, because what began
+	// then, late in the day, would not be told today. To be told of, the excess
+	// must be 1,000,000 IDs or 1/1000 of the sequence's values, whichever is less,
+	// but at least 1,000: more than a deployment of a large fleet costs a quiet
+	// sequence. Before two full days are known nothing is usual. Advance leases
+	// nothing. A batch that runs less than once a week does fire.
 	AlertBurnRate AlertKind = iota
 
-	// AlertExhaustion: at the present fleet rate the end comes within
+	// AlertExhaustion fires when at the present fleet rate the end comes within
 	// Options.ExhaustionWarning, or within ten times that and 90 % of the values
 	// are used. The rate is [Fleet].PerDay, in whole days for the same reason as
 	// above. Of an adopted item, whose days are not counted, the 90 % decide
 	// alone. CYCLE has no end.
 	AlertExhaustion
 
-	// AlertWaste: half of what was ever leased was neither issued nor given back,
-	// from the second day on and in the amount that AlertBurnRate demands:
-	// processes crash in a loop, or MinBlock is too large for what they use.
+	// AlertWaste fires when half of what was ever leased was neither issued nor
+	// given back, from the second day on and in the amount that AlertBurnRate
+	// demands: processes crash in a loop, or MinBlock is too large for what they use.
 	AlertWaste
 
-	// AlertThrottled: about half of the last attempts of this process were
-	// throttled, of eight or so.
+	// AlertThrottled fires when about half of the last attempts of this process
+	// were throttled, of eight or so.
 	AlertThrottled
 
-	// AlertRunway: memory has held less than half of Runway for a quarter of it,
-	// and for 10 s at least: the store does not answer, or MaxBlock is too small.
+	// AlertRunway fires when memory has held less than half of Runway for a
+	// quarter of it, and for 10 s at least: the store does not answer, or MaxBlock
+	// is too small.
 	AlertRunway
 
-	// AlertMovedBack: the sequence is refused with ErrCounterMovedBack.
+	// AlertMovedBack fires when the sequence is refused with ErrCounterMovedBack.
 	AlertMovedBack
 
-	// AlertBadTuning: tune in the item cannot be used; what was there before
-	// holds.
+	// AlertBadTuning fires when tune in the item cannot be used; what was there
+	// before holds.
 	AlertBadTuning
 
 	alertKinds

@@ -77,7 +77,7 @@ func TestCase125TheThousandAndFirstOfADay(t *testing.T) {
 		}
 		_, err := s.Next(ctx)
 		le, ok := errors.AsType[*DailyLimitError](err)
-		if !ok || le.Limit != 1000 || le.ResetAt != time.Now().UTC().Truncate(24*time.Hour).Add(24*time.Hour) {
+		if !ok || le.Limit != 1000 || !le.ResetAt.Equal(time.Now().UTC().Truncate(24*time.Hour).Add(24*time.Hour)) {
 			t.Errorf("the 1,001st: %v", err)
 		}
 		if d := must(a.Describe(ctx, "s")); d.Used != 1000 {

@@ -170,14 +170,14 @@ func (s *core) tell() {
 }
 
 func (a *Allocator) tell(e event) {
+	ctx := context.Background()
 	if al := e.alert; al != nil {
-		level, what := slog.LevelWarn, "ddbseq: alert"
-		if !al.Firing {
-			level, what = slog.LevelInfo, "ddbseq: alert is over"
-		}
-		if l := a.logger(level); l != nil {
-			l.LogAttrs(context.Background(), level, what, slog.String("sequence", al.Sequence), slog.String("table", al.Table),
-				slog.String("alert", al.Kind.String()), slog.Float64("level", al.Level), slog.String("text", al.Text))
+		attrs := []slog.Attr{slog.String("sequence", al.Sequence), slog.String("table", al.Table),
+			slog.String("alert", al.Kind.String()), slog.Float64("level", al.Level), slog.String("text", al.Text)}
+		if l := a.logger(slog.LevelWarn); l != nil && al.Firing {
+			l.LogAttrs(ctx, slog.LevelWarn, "ddbseq: alert", attrs...)
+		} else if l := a.logger(slog.LevelInfo); l != nil && !al.Firing {
+			l.LogAttrs(ctx, slog.LevelInfo, "ddbseq: alert is over", attrs...)
 		}
 		if a.opts.Hooks.Alert != nil {
 			a.opts.Hooks.Alert(*al)
@@ -186,16 +186,14 @@ func (a *Allocator) tell(e event) {
 	}
 	if l := a.logger(e.level); l != nil {
 		le := e.lease
-		what := "ddbseq: leased"
 		attrs := []slog.Attr{slog.String("sequence", le.Sequence), slog.String("table", le.Table), slog.Bool("mandatory", le.Mandatory),
 			slog.String("outcome", string(le.Outcome)), slog.Int64("calls", le.Calls), slog.Duration("took", le.Took)}
 		if le.Err != nil {
-			what = "ddbseq: lease failed"
-			attrs = append(attrs, slog.Any("error", le.Err))
+			l.LogAttrs(ctx, e.level, "ddbseq: lease failed", append(attrs, slog.Any("error", le.Err))...)
 		} else {
-			attrs = append(attrs, slog.Int64("first", le.Block.First), slog.Int64("step", le.Block.Step), slog.Int64("ids", le.Block.N))
+			l.LogAttrs(ctx, e.level, "ddbseq: leased", append(attrs,
+				slog.Int64("first", le.Block.First), slog.Int64("step", le.Block.Step), slog.Int64("ids", le.Block.N))...)
 		}
-		l.LogAttrs(context.Background(), e.level, what, attrs...)
 	}
 	if a.opts.Hooks.Lease != nil {
 		a.opts.Hooks.Lease(e.lease)

@@ -309,6 +309,7 @@ func TestAnAlertIsLogged(t *testing.T) {
 }
 
 func benchmarkNext(b *testing.B, optFns ...func(*Options)) {
+	b.Helper()
 	a := newTest(b, Memory(), append(optFns, func(o *Options) { o.MinBlock, o.forfeit = 1<<20, true })...)
 	s := sequenceOf(b, a, "s")
 	ctx := b.Context()

@@ -20,10 +20,10 @@ func TestAShadowIsTheSameSequenceWithACounterOfItsOwn(t *testing.T) {
 				a.CreateShadow(ctx, "s"), a.CreateShadow(ctx, "s"), a.Alter(ctx, "s", Resume())); err != nil {
 				t.Fatal(err)
 			}
-			real, shadow := must(a.Describe(ctx, "s")), must(a.Describe(ctx, Shadow("s")))
-			if shadow.Name != "shadow.s" || shadow.Definition != real.Definition || shadow.DailyLimit != 500 || shadow.DailyLimitZone != "Europe/Berlin" ||
+			plain, shadow := must(a.Describe(ctx, "s")), must(a.Describe(ctx, Shadow("s")))
+			if shadow.Name != "shadow.s" || shadow.Definition != plain.Definition || shadow.DailyLimit != 500 || shadow.DailyLimitZone != "Europe/Berlin" ||
 				shadow.Paused || *shadow.Tuning.Runway != time.Hour {
-				t.Errorf("%+v, want %+v", shadow, real)
+				t.Errorf("%+v, want %+v", shadow, plain)
 			}
 			for i := range int64(30) {
 				if id, err := a.Next(ctx, Shadow("s")); err != nil || id != 1000+5*i {
@@ -33,8 +33,8 @@ func TestAShadowIsTheSameSequenceWithACounterOfItsOwn(t *testing.T) {
 			if id, err := a.Next(ctx, "s"); err != nil || id != 1000 {
 				t.Errorf("the real one: %d, %v", id, err)
 			}
-			if real, shadow := a.Stats(), a.ShadowStats(); real.Issued != 1 || shadow.Issued != 30 {
-				t.Errorf("issued %d and %d", real.Issued, shadow.Issued)
+			if plain, shadow := a.Stats(), a.ShadowStats(); plain.Issued != 1 || shadow.Issued != 30 {
+				t.Errorf("issued %d and %d", plain.Issued, shadow.Issued)
 			}
 			if err := a.Alter(ctx, "s", MaxValue(9500)); err != nil {
 				t.Fatal(err)

@@ -32,6 +32,7 @@ func observe(o *ddbseq.Options) {
 		Wait:  func(ddbseq.WaitEvent) { events.Add(1) },
 		Alert: func(ddbseq.Alert) { events.Add(1) },
 	}
+	//nolint:sloglint // slog.DiscardHandler is not enabled, and nothing would be written
 	o.Logger = slog.New(slog.NewJSONHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
