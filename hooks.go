@@ -13,8 +13,10 @@ import (
 // Lease and Alert are called on a goroutine of the Allocator, one at a time and
 // in order for one sequence, at once for different ones; Wait on that of the
 // caller who waited. No lock is held meanwhile, so that a hook may ask for
-// Stats; but a hook that takes long holds up refills, and one that waits for an
-// ID may wait for itself. Close waits for hooks that are under way.
+// Stats, or for anything else but two things: one that waits for an ID may wait
+// for itself, and Close waits for all hooks that are under way. A hook that takes
+// long takes one of the MaxParallel places of refills for as long, and what it is
+// to be told next about its sequence is kept until then.
 type Hooks struct {
 	// Lease is called after each attempt to refill, of one call to the store or
 	// a few.

@@ -2,10 +2,13 @@ package ddbseq
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,4 +164,81 @@ func TestAnIdleSequenceTakesLittleMemory(t *testing.T) {
 		t.Errorf("%d bytes each", each)
 	}
 	runtime.KeepAlive(a)
+}
+
+// Every ID leased is handed out, in memory, given back, or abandoned for a reason
+// that is counted; and every lease has an outcome.
+func TestTheBooksBalance(t *testing.T) {
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			rng := rand.New(rand.NewPCG(seed, 0))
+			var mu sync.Mutex
+			roll := func(n int) int { mu.Lock(); defer mu.Unlock(); return rng.IntN(n) }
+			mem := Memory()
+			store, faults := withFaults(mem, func(op, _ string, _ int) fault {
+				switch d := time.Duration(roll(50)) * time.Millisecond; roll(12) {
+				case 0:
+					return fault{err: lost(), after: true, delay: d}
+				case 1:
+					return fault{err: throttled(), delay: d}
+				case 2:
+					return fault{err: transient(), delay: d}
+				default:
+					return fault{delay: d}
+				}
+			})
+			a := newTest(t, store, createMissing, func(o *Options) { o.MinBlock, o.MaxBlock = 5, 40 })
+			other := newTest(t, mem, createMissing, fixed(3))
+			s := sequenceOf(t, a, "s")
+			balance := func(what string) {
+				t.Helper()
+				st := s.Stats()
+				if st.Leased != st.Issued+st.Remaining+st.Returned+st.Abandoned.Total() || st.Leases != st.Advisory.OK+st.Advisory.Recovered+st.Mandatory.OK+st.Mandatory.Recovered {
+					t.Fatalf("seed %d, after %s: the books do not balance: %+v", seed, what, st)
+				}
+			}
+			must(s.Next(ctx))
+			for range 200 {
+				short, cancel := context.WithTimeout(ctx, time.Duration(1+roll(300))*time.Millisecond)
+				what := "Next"
+				switch roll(20) {
+				case 0:
+					what = "Refresh"
+					_ = a.Refresh(short, "s")
+				case 1:
+					what = "Restart"
+					_ = a.Restart(short, "s", int64(roll(100)+1), AllowReuse())
+				case 2:
+					what = "Advance"
+					_, _ = a.Advance(short, "s", int64(roll(2000)))
+				case 3:
+					what = "a lease of another"
+					_, _ = other.Next(short, "s")
+				case 4, 5:
+					what = "Reserve"
+					_, _ = s.Reserve(short, int64(1+roll(30)))
+				case 6, 7:
+					what = "Fill"
+					_ = s.Fill(short, make([]int64, 1+roll(60)))
+				case 8:
+					what = "a fence"
+					_ = other.Restart(short, "s", int64(roll(100)+1), AllowReuse())
+				default:
+					_, _ = s.Next(short)
+				}
+				cancel()
+				synctest.Wait()
+				balance(what)
+			}
+			faults.set(nil)
+			if err := a.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+			balance("Close")
+			if st := s.Stats(); st.Remaining != 0 {
+				t.Errorf("%d IDs remain after Close", st.Remaining)
+			}
+		})
+	}
 }
