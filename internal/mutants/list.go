@@ -244,4 +244,39 @@ var mutants = []mutant{
 		old: "case stale:\n", new: "case s.closed:\n",
 		tests: interleavings,
 	},
+	{
+		name: "sequences without an answer take all places", file: "allocator.go",
+		old: "q.slowRunning < max(1, limit/2) && ", new: "",
+		tests: "^TestManyBrokenSequencesDoNotDelayAnother$",
+	},
+	{
+		name: "leases depend on the day without a limit", file: "limit.go",
+		old: "case l.max == 0:\n\t\treturn true\n", new: "case l.max == 0:\n\t\treturn it.day == l.day\n",
+		tests: "^TestANewDayRefusesNoLease$",
+	},
+	{
+		name: "nobody begins a new day", file: "refill.go",
+		old: "if newDay != nil {", new: "if newDay != nil && newDay.create {",
+		tests: "^TestDaysAreCountedAndKeptForAWeek$",
+	},
+	{
+		name: "an alert ends where it began", file: "alerts.go",
+		old: " || level >= clearBelow && before.Has(k)", new: "",
+		tests: "^TestAnAlertEndsWellBelowWhereItBegan$",
+	},
+	{
+		name: "what is dropped in flight is not in the books", file: "refill.go",
+		old: "s.tally.abandoned.Refresh += got.n", new: "_ = got.n",
+		tests: "^TestTheBooksBalance$",
+	},
+	{
+		name: "processes that failed together come back together", file: "ratewindow.go",
+		old: "p.spread = spread", new: "p.spread = 0",
+		tests: "^TestAFleetComesBackFromAnOutageWithoutAHerd$",
+	},
+	{
+		name: "processes that started together stay in step", file: "refill.go",
+		old: "newPlanner(z.sizing(a.opts.rand()))", new: "newPlanner(z.sizing(0))",
+		tests: "^TestProcessesStartedTogetherDriftApart$",
+	},
 }
