@@ -49,6 +49,14 @@
 //   - Anything for a process that is cloned with its memory (a snapshot of a
 //     virtual machine, CRIU): both copies hand out the same IDs.
 //
+// # Operating
+//
+// [Allocator.Alter] tunes, limits and pauses a sequence for all processes, through
+// its item. [Allocator.Stats], [Hooks] and [Options].Logger show what a process
+// does, and each [AlertKind] what an operator should know of; [Allocator.Describe]
+// shows the totals of all processes, and [Allocator.Check] whether the table is
+// as it should be.
+//
 // # The item
 //
 // A sequence is one item, below 1 KB, so that a lease costs one write unit
