@@ -86,7 +86,7 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	flags.BoolVar(&s.warm, "warm", false, "in mode start: nobody waits for an ID, each process calls Warm")
 	flags.DurationVar(&s.splay, "splay", 0, "Options.WarmSplay; modes steady and outage use processes/wcu if it is 0")
 	flags.DurationVar(&s.within, "within", 0, "in mode start: the processes start within this time, at random")
-	flags.DurationVar(&s.warmUp, "warmup", 5*time.Minute, "how long the fleet runs before it is watched, in modes steady and outage")
+	flags.DurationVar(&s.warmUp, "warmup", 0, "how long the fleet runs before it is watched, in modes steady and outage (default 5m, or 10 writes for each process if that is more)")
 	flags.DurationVar(&s.runway, "runway", time.Minute, "Options.Runway")
 	flags.DurationVar(&s.leaseEvery, "leaseevery", time.Minute, "Options.LeaseEvery")
 	flags.DurationVar(&s.burst, "burst", 0, "how much of unused capacity is kept for bursts; DynamoDB promises none, and keeps up to 300s")
@@ -110,6 +110,11 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	}
 	if s.splay == 0 && s.mode != modeStart {
 		s.splay = s.ideal(s.processes)
+	}
+	if s.warmUp == 0 {
+		// A process that starts straight into its load takes a few leases, small
+		// ones at first.
+		s.warmUp = max(5*time.Minute, s.ideal(10*s.processes))
 	}
 	return s, nil
 }
