@@ -313,24 +313,17 @@ func TestTailsAreNotJoinedOverALap(t *testing.T) {
 	wantIDs(t, takeN(t, third, "s", 5), 11, 15)
 }
 
-// clocked is a store with a clock of its own.
-type clocked struct {
-	backend
-	now time.Time
-}
-
-func (c *clocked) clock() time.Time { return c.now }
-
 // What goes back to the daily limit is what was leased on the day that is
 // stored, though the IDs of the day before go back as well.
 func TestGiveBackCountsForTheDayThatIsStored(t *testing.T) {
 	b := Memory().backend
 	create(t, b, "s", DailyLimit(30))
-	clock := &clocked{backend: b, now: time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC)}
+	clock := &clockStore{backend: b}
+	clock.advance(time.Until(time.Now().UTC().Truncate(24 * time.Hour).Add(23 * time.Hour)))
 	tapped := &tap{backend: clock}
 	a := another(t, tapped, 10)
 	wantIDs(t, takeN(t, a, "s", 4), 1, 4)
-	clock.now = clock.now.Add(2 * time.Hour)
+	clock.advance(2 * time.Hour)
 	leaseUnused(t, sequenceOf(t, a, "s"), tapped, 8)
 	if it, _ := b.get(t.Context(), "s"); it.used != 10 || *it.lastID != 20 {
 		t.Fatalf("%+v", it)

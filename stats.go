@@ -242,8 +242,9 @@ func (s *Sequence) Stats() Stats {
 			break
 		}
 	}
-	s.plan.observe(s.a.now(), s.issued())
-	out.Rate = s.plan.rate(reserveOver, 0)
+	plan := s.plan // to look must not change what is planned
+	plan.observe(s.a.now(), s.issued())
+	out.Rate = plan.rate(reserveOver, 0)
 	out.Runway = forever
 	if out.Rate > 0 {
 		out.Runway = duration(float64(out.Remaining) / out.Rate)
