@@ -420,3 +420,23 @@ func TestNamesThatShareAHint(t *testing.T) {
 		t.Errorf("Next of no name: %v, want ErrInvalidName", err)
 	}
 }
+
+// Warm promises IDs in memory, also to those who do not wait for any.
+func TestAfterWarmTheIDsAreThere(t *testing.T) {
+	for range 100 {
+		a := newTest(t, Memory(), createMissing, func(o *Options) { o.forfeit = true })
+		var wg sync.WaitGroup
+		for range 8 { // all wait for one block
+			wg.Go(func() {
+				if err := a.Warm(t.Context(), "s"); err != nil {
+					t.Error(err)
+				} else if s, err := a.Sequence("s"); err != nil {
+					t.Error(err)
+				} else if _, ok := s.TryNext(); !ok {
+					t.Error("no ID after Warm")
+				}
+			})
+		}
+		wg.Wait()
+	}
+}

@@ -48,6 +48,12 @@ func (s *core) wait(ctx context.Context, w waiter) (grant, error) {
 	began := s.a.now()
 	s.mu.Unlock()
 	g := s.park(ctx, w, place)
+	if w.want == 0 && g.err == nil {
+		// Whoever waits is served before the block can be seen by others, and
+		// this one wants it to be there.
+		s.mu.Lock()
+		defer s.mu.Unlock()
+	}
 	s.waitedFor(w, began, g.err)
 	return g, g.err
 }
