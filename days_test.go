@@ -58,6 +58,13 @@ func TestDaysAreCountedAndKeptForAWeek(t *testing.T) {
 				if want := int64(1000 + 10*(1+day)); d.Used != want {
 					t.Errorf("day %d: %d used, want %d", day, d.Used, want)
 				}
+				for _, x := range []*Allocator{a, b} {
+					// Who is served goes on before the refill has looked at the clock.
+					s := sequenceOf(t, x, "s")
+					s.mu.Lock()
+					s.stock()
+					s.mu.Unlock()
+				}
 				clock.advance(24 * time.Hour)
 			}
 			begin()
