@@ -208,7 +208,7 @@ func defaultMax(increment int64) int64 {
 // bound that a width implies.
 func (c clauses) explicit() clauses {
 	d := c.definition()
-	out := clauses{start: c.start, increment: c.increment, min: c.min, max: c.max, cycle: c.cycle, daily: c.daily, zone: c.zone}
+	out := clauses{start: c.start, increment: c.increment, min: c.min, max: c.max, cycle: c.cycle}.with(c.limit(dailyLimit{}))
 	if c.widthMax != 0 {
 		if d.Increment < 0 {
 			out.min = &d.Min

@@ -31,7 +31,7 @@ func (d *dynamo) parse(key string, attrs map[string]types.AttributeValue) (*item
 		totals: totals{leased: p.total(attrLeased), issued: p.total(attrIssued), returned: p.total(attrReturned)},
 	}
 	it.def, it.paused = p.definition().stored(), it.tune.paused()
-	if it.said().daily != nil {
+	if it.said().limit(dailyLimit{}).max > 0 {
 		it.used = p.number(attrUsed)
 	} else {
 		it.used = p.total(attrUsed) // it decides nothing

@@ -227,7 +227,7 @@ func sixDigits(n int64) int64 {
 // dayNumber returns the day that an item's newest lease counted for, 0 if none or
 // if there is no limit that a give-back would have to be taken off.
 func dayNumber(it *item) int64 {
-	if it.said().daily == nil {
+	if it.said().limit(dailyLimit{}).max == 0 {
 		return 0
 	}
 	t, err := time.Parse(dayFormat, it.day)

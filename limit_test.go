@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -310,4 +311,32 @@ func TestTheItemStaysBelowAKilobyte(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What says that there is no limit is no limit: its zone, however long, is not
+// kept, and a give-back takes nothing off a day that another write has begun.
+func TestNoDailyLimitIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := Memory()
+		a := newTest(t, store, func(o *Options) { o.MinBlock, o.MaxBlock = 100, 100 })
+		if err := a.Create(ctx, "s", NoDailyLimit(), DailyLimitZone(strings.Repeat("z", 5000))); err != nil {
+			t.Fatal(err)
+		}
+		if said := must(store.backend.get(ctx, "s")).said(); said.daily != nil || said.zone != nil {
+			t.Errorf("stored: %v, %v", said.daily, said.zone)
+		}
+		must(a.Next(ctx, "s"))
+		time.Sleep(24 * time.Hour)
+		for range 60 { // a second block, which begins the day
+			must(a.Next(ctx, "s"))
+		}
+		synctest.Wait()
+		if err := a.Refresh(ctx, "s"); err != nil {
+			t.Fatal(err)
+		}
+		if d := must(a.Describe(ctx, "s")); d.Used < 0 {
+			t.Errorf("%d used on %s", d.Used, d.Day)
+		}
+	})
 }
