@@ -149,11 +149,16 @@ func today(stored string, now time.Time, zone *time.Location) string {
 
 // dayEnds returns the first moment after day in zone.
 func dayEnds(day string, zone *time.Location) time.Time {
-	t, err := time.ParseInLocation(dayFormat, day, zone)
+	d, err := time.Parse(dayFormat, day)
 	if err != nil {
 		return time.Time{}
 	}
-	return time.Date(t.Year(), t.Month(), t.Day()+1, 0, 0, 0, 0, zone)
+	t := time.Date(d.Year(), d.Month(), d.Day()+1, 0, 0, 0, 0, zone)
+	if t.Format(dayFormat) <= day {
+		// The clocks go forward at midnight, which time.Date then puts before.
+		_, t = t.ZoneBounds()
+	}
+	return t
 }
 
 // limitFor returns how a lease of up to n IDs from it, which has a definition, at

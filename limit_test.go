@@ -177,6 +177,22 @@ func TestADayNeverComesAgainNorFromTheFarFuture(t *testing.T) {
 	}
 }
 
+// Where the clocks go forward at midnight there is none.
+func TestADayEndsWhereTheNextBegins(t *testing.T) {
+	for _, name := range []string{"UTC", "Europe/Berlin", "America/Havana", "America/Santiago", "Africa/Cairo", "Asia/Beirut", "Atlantic/Azores", "Australia/Lord_Howe"} {
+		zone, err := time.LoadLocation(name)
+		if err != nil {
+			t.Skip(err)
+		}
+		for noon := time.Date(2024, 1, 1, 12, 0, 0, 0, time.UTC); noon.Year() < 2030; noon = noon.AddDate(0, 0, 1) {
+			day, next := noon.Format(dayFormat), noon.AddDate(0, 0, 1).Format(dayFormat)
+			if end := dayEnds(day, zone); end.Format(dayFormat) != next || end.Add(-1).Format(dayFormat) != day {
+				t.Errorf("%s: %s ends at %v", name, day, end)
+			}
+		}
+	}
+}
+
 func TestBadLimitsAreRefusedAtOnce(t *testing.T) {
 	a := newTest(t, Memory())
 	for _, cs := range [][]Clause{
