@@ -126,8 +126,10 @@ func (s *core) look() {
 	now := s.a.now()
 	runway := s.plan.cfg.runway
 	left := forever
-	if rate := s.plan.rate(reserveOver, 0); rate > 0 {
-		left = duration(float64(s.stock()) / rate)
+	if stock, rate := s.stock(), s.plan.rate(reserveOver, 0); stock == 0 && s.demand() > 0 {
+		left = 0 // nobody has got any for long, so that there is no rate
+	} else if rate > 0 {
+		left = duration(float64(stock) / rate)
 	}
 	switch {
 	case left < runway/2 && s.lowSince == 0:

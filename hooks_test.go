@@ -258,6 +258,36 @@ func TestAlertsComeAndGo(t *testing.T) {
 	})
 }
 
+// An outage is not over when memory is empty and nobody gets an ID any more.
+func TestAlertRunwayLastsAsLongAsTheOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		var w witness
+		store, faults := withFaults(Memory(), nil)
+		a := newTest(t, store, w.hooks, createMissing, func(o *Options) { o.MinBlock, o.forfeit = 10, true })
+		draw := func(n int) {
+			for range n {
+				short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+				if _, err := a.Next(short, "s"); err == nil {
+					time.Sleep(100 * time.Millisecond)
+				}
+				cancel()
+			}
+		}
+		draw(3000)
+		faults.set(always(transient()))
+		draw(6000)
+		if got := w.edges(); !slices.Equal(got, []string{"+runway"}) {
+			t.Errorf("edges in the outage %v", got)
+		}
+		faults.set(nil)
+		draw(3000)
+		if got := w.edges(); !slices.Equal(got, []string{"+runway", "-runway"}) {
+			t.Errorf("edges %v", got)
+		}
+	})
+}
+
 func TestTheLoggerIsSilentUnlessAskedAndNamesWhatItIsAbout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
