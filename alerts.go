@@ -185,7 +185,7 @@ func (x signals) level(k AlertKind) (level float64, text string) {
 		used := float64(it.used)
 		return min(used/(burnFactor*usual), (used-usual)/it.excess()),
 			fmt.Sprintf("%d IDs were leased on %s, the most of the days from %d to 2 before was %.0f", it.used, it.day, len(it.days), usual)
-	case k == AlertExhaustion && !it.definition().Cycle:
+	case k == AlertExhaustion && x.warning > 0 && !it.definition().Cycle:
 		share, left := it.share(), it.left()
 		within := float64(x.warning) / float64(left)
 		nearly := share / usedShare
@@ -256,7 +256,12 @@ func (it *item) left() time.Duration {
 }
 
 func (d Definition) lasts(room uint64, perDay float64) time.Duration {
-	if perDay <= 0 || d.Cycle {
+	switch {
+	case d.Cycle:
+		return forever
+	case room == 0:
+		return 0
+	case perDay <= 0:
 		return forever
 	}
 	return duration(float64(room) / perDay * day.Seconds())

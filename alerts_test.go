@@ -58,6 +58,7 @@ func TestAlertsFireAndDoNot(t *testing.T) {
 		{"95 % used, 3 years left", AlertExhaustion, signals{it: use(atItem(int32s, math.MaxInt32/100*95), 97_000, 97_000)}, false},
 		{"95 % used, 2 years left", AlertExhaustion, signals{it: use(atItem(int32s, math.MaxInt32/100*95), 145_000, 145_000)}, true},
 		{"used up", AlertExhaustion, signals{it: use(atItem(int32s, math.MaxInt32), 1)}, true},
+		{"advanced to the end", AlertExhaustion, signals{it: atItem(int32s, math.MaxInt32)}, true},
 		{"used up with CYCLE", AlertExhaustion, signals{it: use(atItem(Definition{1, 1, 1, 100, true}, 100), 1000, 1000)}, false},
 		{"min != 1, hardly used (case 128)", AlertExhaustion, signals{it: use(atItem(Definition{111110000000000001, 1, 111110000000000001, 111119999999999999, false}, 111110000000000123), 123)}, false},
 		{"span of 2^64, one day", AlertExhaustion, signals{it: use(atItem(whole, math.MinInt64+100), 100)}, false},
@@ -95,6 +96,20 @@ func TestAlertsFireAndDoNot(t *testing.T) {
 		if got := c.x.judge(0).Has(c.kind); got != c.want {
 			level, text := c.x.level(c.kind)
 			t.Errorf("%v: %s: fires %t at level %v (%s)", c.kind, c.name, got, level, text)
+		}
+	}
+}
+
+func TestAlertExhaustionCanBeSwitchedOff(t *testing.T) {
+	adopted := atItem(Definition{1, 1, 1, 100, false}, 95)
+	adopted.ver = ""
+	for _, it := range []*item{adopted, atItem(Definition{1, 1, 1, 100, false}, 100)} {
+		x := signals{it: it, warning: 90 * day}
+		if !x.judge(0).Has(AlertExhaustion) {
+			t.Errorf("%+v: silent", it)
+		}
+		if x.warning = 0; x.judge(1 << AlertExhaustion).Has(AlertExhaustion) {
+			t.Errorf("%+v: fires with a warning of 0", it)
 		}
 	}
 }
