@@ -141,8 +141,8 @@ func (s *core) look() {
 	if s.lowSince > 0 {
 		x.low = now - s.lowSince
 	}
-	if errors.Is(s.err, ErrCounterMovedBack) {
-		x.movedBack = s.err
+	if errors.Is(s.err, ErrCounterMovedBack) || s.alerts.Has(AlertMovedBack) && s.err != nil && !permanent(s.err) {
+		x.movedBack = s.err // or an error that says nothing of it
 	}
 	after := x.judge(s.alerts)
 	for _, k := range (after ^ s.alerts).Kinds() {

@@ -288,6 +288,48 @@ func TestAlertRunwayLastsAsLongAsTheOutage(t *testing.T) {
 	})
 }
 
+// A store that does not answer does not say that the counter is right again.
+func TestAlertMovedBackOutlastsOtherErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		var w witness
+		mem := Memory()
+		store, faults := withFaults(mem, nil)
+		a := newTest(t, store, w.hooks, createMissing, fixed(10), func(o *Options) { o.forfeit = true })
+		for range 20 {
+			must(a.Next(ctx, "s"))
+		}
+		m := mem.backend.(*memory)
+		m.mu.Lock()
+		it := m.items["s"]
+		it.lastID = new(int64(3))
+		m.items["s"] = it
+		m.mu.Unlock()
+		for i := range 10 {
+			time.Sleep(2 * time.Second)
+			fail := i%2 == 1
+			faults.set(func(_, _ string, _ int) (f fault) {
+				if fail {
+					f.err = transient()
+				}
+				fail = false
+				return f
+			})
+			if _, err := a.Next(ctx, "s"); !errors.Is(err, ErrCounterMovedBack) {
+				t.Error(err)
+			}
+		}
+		if _, err := a.Advance(ctx, "s", 30); err != nil {
+			t.Fatal(err)
+		}
+		must(a.Next(ctx, "s"))
+		synctest.Wait()
+		if got := w.edges(); !slices.Equal(got, []string{"+counter_moved_back", "-counter_moved_back"}) {
+			t.Errorf("edges %v", got)
+		}
+	})
+}
+
 func TestTheLoggerIsSilentUnlessAskedAndNamesWhatItIsAbout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
