@@ -69,6 +69,7 @@ func (f *facts) furthest(d Definition) *int64 {
 type lease struct {
 	gen       int64
 	code      *clauses      // what the code says, when this attempt began
+	sizing    *Sizing       // and what it says of that
 	issued    int64         // IDs issued by then, for the totals
 	first     bool          // this process has not leased yet
 	began     time.Duration // when its first attempt was made; 0 = not yet
@@ -246,8 +247,8 @@ func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
 	if it.born == "" {
 		ch.born = randomID()
 	}
-	if first := it.tune.get().FirstBlock; l.first && first != nil {
-		n = max(n, *first)
+	if l.first {
+		n = max(n, it.tune.first(*l.sizing))
 	}
 	room := it.room()
 	wrap := room == 0 && d.Cycle

@@ -162,7 +162,7 @@ func (s *core) refill() {
 	if s.lease.gen != gen {
 		s.lease = lease{gen: gen} // the item was changed by our own hand
 	}
-	s.lease.code, s.lease.issued, s.lease.first = s.code, s.issued()-s.tally.abandoned.Caller, !s.plan.leased
+	s.lease.code, s.lease.sizing, s.lease.issued, s.lease.first = s.code, s.sizing, s.issued()-s.tally.abandoned.Caller, !s.plan.leased
 	stock := s.stock()
 	now := s.a.now()
 	s.plan.observe(now, s.issued())

@@ -71,6 +71,19 @@ func (t Tuning) over(z Sizing) (out Sizing, bad string) {
 	return out, ""
 }
 
+// first returns what t makes the first block of a process, 0 if it says nothing
+// that is usable with z.
+func (t *tuning) first(z Sizing) int64 {
+	if t == nil || t.bad != "" || t.FirstBlock == nil {
+		return 0
+	}
+	z, bad := t.over(z)
+	if bad != "" {
+		return 0
+	}
+	return min(*t.FirstBlock, z.MaxBlock)
+}
+
 // clone returns t with pointers of its own.
 func (t Tuning) clone() Tuning {
 	return Tuning{

@@ -262,3 +262,33 @@ func TestARunningFleetObeysItsOperator(t *testing.T) {
 		t.Errorf("only %d IDs were issued", len(seen))
 	}
 }
+
+// FirstBlock is no way past MaxBlock, nor past what makes the rest unusable.
+func TestFirstBlockIsBounded(t *testing.T) {
+	big := int64(1e15)
+	for name, c := range map[string]struct {
+		tune *tuning
+		want int64
+	}{
+		"beyond MaxBlock":  {&tuning{Tuning: Tuning{FirstBlock: &big}}, 1000},
+		"beyond tune's":    {&tuning{Tuning: Tuning{FirstBlock: &big, MaxBlock: new(int64(300))}}, 300},
+		"read in part":     {&tuning{Tuning: Tuning{FirstBlock: &big}, bad: "runway is N 5"}, 100},
+		"with a bad block": {&tuning{Tuning: Tuning{FirstBlock: new(int64(500)), MaxBlock: new(int64(-5))}}, 100},
+	} {
+		store := Memory()
+		a := newTest(t, store, func(o *Options) { o.MaxBlock, o.forfeit = 1000, true })
+		if err := a.Create(t.Context(), "s"); err != nil {
+			t.Fatal(err)
+		}
+		m := store.backend.(*memory)
+		m.mu.Lock()
+		it := m.items["s"]
+		it.tune = c.tune
+		m.items["s"] = it
+		m.mu.Unlock()
+		must(a.Next(t.Context(), "s"))
+		if got := a.Stats().BlockSize; got != c.want {
+			t.Errorf("%s: the first block has %d IDs, want %d", name, got, c.want)
+		}
+	}
+}
