@@ -376,11 +376,13 @@ func (a *Allocator) dispatch() {
 	for s, slow := q.pop(a.opts.MaxParallel); s != nil; s, slow = q.pop(a.opts.MaxParallel) {
 		q.count(slow, 1)
 		a.running.Go(func() {
+			defer func() { // also when a hook ends the goroutine
+				q.mu.Lock()
+				defer q.mu.Unlock()
+				q.count(slow, -1)
+				a.dispatch()
+			}()
 			s.refill()
-			q.mu.Lock()
-			defer q.mu.Unlock()
-			q.count(slow, -1)
-			a.dispatch()
 		})
 	}
 }

@@ -161,16 +161,22 @@ func (s *core) tell() {
 		return
 	}
 	s.telling = true
+	defer func() { s.telling = false }()
 	for len(s.events) > 0 {
-		events := s.events
-		s.events = nil
-		s.mu.Unlock()
-		for _, e := range events {
-			s.a.tell(e)
+		e := s.events[0]
+		if s.events = s.events[1:]; len(s.events) == 0 {
+			s.events = nil
 		}
-		s.mu.Lock()
+		s.tellOne(e)
 	}
-	s.telling = false
+}
+
+// tellOne lets go of mu while hooks are called, also one that panics or ends its
+// goroutine. requires mu
+func (s *core) tellOne(e event) {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	s.a.tell(e)
 }
 
 func (a *Allocator) tell(e event) {

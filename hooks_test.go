@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -326,6 +327,24 @@ func TestAlertMovedBackOutlastsOtherErrors(t *testing.T) {
 		synctest.Wait()
 		if got := w.edges(); !slices.Equal(got, []string{"+counter_moved_back", "-counter_moved_back"}) {
 			t.Errorf("edges %v", got)
+		}
+	})
+}
+
+// As t.Fatal does. A panic takes the same way, and what it says must be seen.
+func TestAHookMayEndItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := 0
+		a := newTest(t, Memory(), fixed(1), func(o *Options) {
+			o.MaxParallel = 1
+			o.Hooks.Lease = func(LeaseEvent) { told++; runtime.Goexit() }
+		})
+		for range 5 {
+			must(a.Next(t.Context(), "s"))
+			synctest.Wait()
+		}
+		if told != 5 {
+			t.Errorf("told of %d leases, want 5", told)
 		}
 	})
 }
