@@ -15,6 +15,7 @@ import (
 // once a give-back has been sent, someone else may have leased those IDs.
 type tail struct {
 	s       *core
+	closed  bool  // by Close, otherwise by Refresh and the like
 	newest  *item // as the lease of the newest block left it
 	dropped int64 // IDs, in all blocks
 
@@ -90,7 +91,7 @@ func (t *tail) giveBack(ctx context.Context) error {
 		return fmt.Errorf("ddbseq: %d IDs of sequence %q in table %q could not be given back: %w", t.n, s.name, s.a.store.table(), err)
 	}
 	if done {
-		s.returned(t.n)
+		s.returned(t)
 	}
 	return nil
 }

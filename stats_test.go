@@ -166,6 +166,28 @@ func TestAnIdleSequenceTakesLittleMemory(t *testing.T) {
 	runtime.KeepAlive(a)
 }
 
+// What Refresh gives back while Close is under way was not abandoned by Close.
+func TestAGiveBackIsTakenOffWhereItWasCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store, faults := withFaults(Memory(), nil)
+		a := newTest(t, store, createMissing, fixed(10))
+		s := sequenceOf(t, a, "s")
+		must(s.Next(ctx))
+		faults.set(slow(time.Second))
+		done := make(chan error)
+		go func() { done <- a.Refresh(ctx, "s") }()
+		synctest.Wait()
+		if err := a.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		<-done // ErrClosed: it may not read the item
+		if st := s.Stats(); st.Returned != 9 || st.Abandoned != (Abandoned{}) {
+			t.Errorf("%d returned, %+v", st.Returned, st.Abandoned)
+		}
+	})
+}
+
 // Every ID leased is handed out, in memory, given back, or abandoned for a reason
 // that is counted; and every lease has an outcome.
 func TestTheBooksBalance(t *testing.T) {

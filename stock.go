@@ -81,7 +81,7 @@ func (s *core) arm(trigger int64) (passed bool) {
 // empty takes all IDs out of memory. What the next block must lie beyond is then
 // the last ID that was handed out. requires mu
 func (s *core) empty() *tail {
-	t := &tail{s: s, newest: s.newest, reported: s.reported}
+	t := &tail{s: s, closed: s.closed, newest: s.newest, reported: s.reported}
 	defer func() { s.newest = nil }()
 	high := s.facts.high
 	var before *block // the one before b in the chain
@@ -143,14 +143,14 @@ func addSat(a, b int64) int64 {
 	return math.MaxInt64
 }
 
-// returned moves n IDs from the abandoned ones to those given back.
-func (s *core) returned(n int64) {
+// returned moves t from the abandoned IDs to those given back.
+func (s *core) returned(t *tail) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tally.returned += n
-	if s.closed {
-		s.tally.abandoned.Close -= n
+	s.tally.returned += t.n
+	if t.closed {
+		s.tally.abandoned.Close -= t.n
 	} else {
-		s.tally.abandoned.Refresh -= n
+		s.tally.abandoned.Refresh -= t.n
 	}
 }
