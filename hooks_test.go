@@ -349,6 +349,31 @@ func TestAHookMayEndItsGoroutine(t *testing.T) {
 	})
 }
 
+// A lease that arrives while Close waits for it has an outcome, and is told of.
+func TestALeaseThatArrivesDuringCloseIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		var w witness
+		mem := &tap{backend: Memory().backend}
+		a := newTest(t, &Store{backend: mem}, w.hooks, createMissing, fixed(10), func(o *Options) { o.forfeit = true })
+		s := sequenceOf(t, a, "s")
+		mem.set(func(_ *change, do func() (*item, error)) (*item, error) {
+			it, err := do()
+			time.Sleep(time.Second) // the reply is under way
+			return it, err
+		})
+		go func() { _, _ = s.Next(ctx) }()
+		synctest.Wait()
+		if err := a.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		st := s.Stats()
+		if st.Leases != 1 || st.Mandatory.OK+st.Advisory.OK != 1 || !slices.Equal(w.outcomes(), []Outcome{OutcomeOK}) {
+			t.Errorf("%d leases, outcomes %+v and %+v, told %v", st.Leases, st.Advisory, st.Mandatory, w.outcomes())
+		}
+	})
+}
+
 func TestTheLoggerIsSilentUnlessAskedAndNamesWhatItIsAbout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()

@@ -192,7 +192,7 @@ func (s *core) refill() {
 	got, err := s.attempt(s.a.ctx, known, n, most)
 
 	s.mu.Lock()
-	if !s.closed {
+	if !s.closed || err == nil { // what Close cut off failed for no other reason
 		s.events = append(s.events, s.attemptedLease(mandatory, s.a.now()-now, got, err))
 	}
 	s.settle(gen, got, err)
