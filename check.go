@@ -248,11 +248,11 @@ func (d *dynamo) checkTable(ctx context.Context, c *check) bool {
 		c.fail("table %q could not be described: %w", d.name, err)
 		return false
 	}
-	t := out.Table
-	if t == nil {
+	if out == nil || out.Table == nil {
 		c.unseen(what, errors.New("an empty answer"))
 		return true
 	}
+	t := out.Table
 	if t.TableStatus != types.TableStatusActive && t.TableStatus != types.TableStatusUpdating {
 		c.fail("table %q is %s, not ACTIVE: wait until it is, or put right what it says", d.name, t.TableStatus)
 	}
@@ -268,9 +268,12 @@ func (d *dynamo) checkTable(ctx context.Context, c *check) bool {
 			d.name, strings.Join(regions, ", "))
 	}
 	if r := t.RestoreSummary; r != nil {
-		if at := aws.ToTime(r.RestoreDateTime); at.After(c.opts.RestoreSeen) {
+		switch at := aws.ToTime(r.RestoreDateTime); {
+		case at.IsZero() && c.opts.RestoreSeen.IsZero():
+			c.fail("table %q was restored, as of a time that is not said: IDs leased after that come again. Advance its sequences beyond the highest IDs in your data, then set RestoreSeen to the present time", d.name)
+		case at.After(c.opts.RestoreSeen):
 			c.fail("table %q was restored as of %s: IDs leased after that come again. Advance its sequences beyond the highest IDs in your data, then set RestoreSeen to that time",
-				d.name, at.UTC().Format(time.RFC3339))
+				d.name, at.UTC().Format(time.RFC3339Nano))
 		}
 	}
 	if !aws.ToBool(t.DeletionProtectionEnabled) {
@@ -290,7 +293,7 @@ func (d *dynamo) checkBackups(ctx context.Context, c *check) bool {
 	switch {
 	case err != nil:
 		c.unseen(what, d.failure(ctx, "DescribeContinuousBackups", "", err))
-	case out.ContinuousBackupsDescription == nil:
+	case out == nil || out.ContinuousBackupsDescription == nil:
 		c.unseen(what, errors.New("an empty answer"))
 	default:
 		p := out.ContinuousBackupsDescription.PointInTimeRecoveryDescription
@@ -313,7 +316,11 @@ func (d *dynamo) checkTTL(ctx context.Context, c *check) bool {
 		c.unseen(what, d.failure(ctx, "DescribeTimeToLive", "", err))
 		return true
 	}
-	t := cmp.Or(out.TimeToLiveDescription, &types.TimeToLiveDescription{})
+	if out == nil || out.TimeToLiveDescription == nil {
+		c.unseen(what, errors.New("an empty answer"))
+		return true
+	}
+	t := out.TimeToLiveDescription
 	on := t.TimeToLiveStatus == types.TimeToLiveStatusEnabled || t.TimeToLiveStatus == types.TimeToLiveStatusEnabling
 	for _, name := range d.attrs {
 		if on && name == aws.ToString(t.AttributeName) {

@@ -148,3 +148,67 @@ func TestCheckIsBoundedAndEndsWithClose(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What the message says is what has to be set: a backup's time has milliseconds.
+func TestARestoreIsAcknowledgedByTheTimeThatCheckSays(t *testing.T) {
+	at := time.Date(2026, 11, 1, 0, 0, 0, 217e6, time.UTC)
+	for _, r := range []types.RestoreSummary{{RestoreDateTime: &at}, {}} {
+		f := &fakeTable{table: types.TableDescription{RestoreSummary: &r}}
+		d := DynamoDB(f, "t").backend.(*dynamo)
+		restored := func(seen time.Time) string {
+			c := check{opts: CheckOptions{RestoreSeen: seen}}
+			d.checkTable(t.Context(), &c)
+			for _, e := range c.Errors {
+				if strings.Contains(e, "was restored") {
+					return e
+				}
+			}
+			return ""
+		}
+		said := restored(time.Time{})
+		if said == "" {
+			t.Fatalf("%+v: nothing is said", r)
+		}
+		seen := at
+		if _, rest, ok := strings.Cut(said, "restored as of "); ok {
+			text, _, _ := strings.Cut(rest, ": ")
+			seen = must(time.Parse(time.RFC3339Nano, text))
+		}
+		if again := restored(seen); again != "" {
+			t.Errorf("RestoreSeen is %v: %s", seen, again)
+		}
+	}
+}
+
+// emptyTable answers nothing at all, without an error.
+type emptyTable struct{ fakeTable }
+
+func (*emptyTable) DescribeTable(context.Context, *dynamodb.DescribeTableInput, ...func(*dynamodb.Options)) (*dynamodb.DescribeTableOutput, error) {
+	return nil, nil
+}
+
+func (*emptyTable) DescribeContinuousBackups(context.Context, *dynamodb.DescribeContinuousBackupsInput, ...func(*dynamodb.Options)) (*dynamodb.DescribeContinuousBackupsOutput, error) {
+	return nil, nil
+}
+
+func (*emptyTable) DescribeTimeToLive(context.Context, *dynamodb.DescribeTimeToLiveInput, ...func(*dynamodb.Options)) (*dynamodb.DescribeTimeToLiveOutput, error) {
+	return nil, nil
+}
+
+func (*emptyTable) Scan(context.Context, *dynamodb.ScanInput, ...func(*dynamodb.Options)) (*dynamodb.ScanOutput, error) {
+	return nil, nil
+}
+
+func TestAnEmptyAnswerIsNoPanic(t *testing.T) {
+	a := newTest(t, DynamoDB(&emptyTable{}, "t"))
+	if r, err := a.Check(t.Context()); err != nil || len(r.Unseen) != 3 {
+		t.Errorf("%v, %v", r, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	for _, err := range a.List(ctx) {
+		if err == nil {
+			t.Error("listed")
+		}
+	}
+}

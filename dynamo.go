@@ -480,6 +480,9 @@ func (d *dynamo) page(ctx context.Context, prefix string, at cursor) (out []list
 		in.ExclusiveStartKey = at.(map[string]types.AttributeValue)
 	}
 	page, err := c.Scan(ctx, in, d.perCall)
+	if err == nil && page == nil {
+		err = errors.New("an empty answer")
+	}
 	if err != nil {
 		return nil, nil, d.failure(ctx, "Scan", "", err)
 	}
