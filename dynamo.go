@@ -376,7 +376,11 @@ func (e *expression) condition(ch *change) {
 	if l := ch.limit; l != nil {
 		switch {
 		case !l.roll && l.max > 0:
-			e.cond("%s = %s AND %s <= %s", e.name(attrDay), e.str("day", l.day), e.name(attrUsed), e.num("maxUsed", l.max-l.n))
+			absent := ""
+			if l.n <= l.max { // what somebody removed is read as 0
+				absent = "attribute_not_exists(" + e.name(attrUsed) + ") OR "
+			}
+			e.cond("%s = %s AND (%s%s <= %s)", e.name(attrDay), e.str("day", l.day), absent, e.name(attrUsed), e.num("maxUsed", l.max-l.n))
 		case l.roll:
 			e.same(attrDay, l.from)
 			if l.from != "" && l.used != math.MaxInt64 { // which is as far as we read
@@ -453,7 +457,7 @@ func (e *expression) effect(ch *change) {
 		e.set(attrUsed, "if_not_exists(%s, %s) + %s", e.name(attrUsed), e.num("zero", 0), e.num("used", l.n))
 	}
 	if ch.unuse > 0 {
-		e.set(attrUsed, "%s - %s", e.name(attrUsed), e.num("unuse", ch.unuse))
+		e.set(attrUsed, "if_not_exists(%[1]s, %[2]s) - %[2]s", e.name(attrUsed), e.num("unuse", ch.unuse))
 	}
 	e.add(attrLeased, ch.add.leased)
 	e.add(attrIssued, ch.add.issued)

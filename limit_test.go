@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 )
 
@@ -355,4 +356,41 @@ func TestNoDailyLimitIsNone(t *testing.T) {
 			t.Errorf("%d used on %s", d.Used, d.Day)
 		}
 	})
+}
+
+// An operator who removes used begins the day's count anew, and stops nobody.
+func TestUsedMayBeRemovedByHand(t *testing.T) {
+	for _, st := range stores()[1:] {
+		t.Run(st.name, func(t *testing.T) {
+			ctx := t.Context()
+			store := st.open(t)
+			d := store.backend.(*dynamo)
+			a := newTest(t, store, fixed(10))
+			if err := a.Create(ctx, "s", DailyLimit(20)); err != nil {
+				t.Fatal(err)
+			}
+			remove := func() {
+				t.Helper()
+				if _, err := d.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{TableName: &d.name, Key: d.keyOf("s"),
+					UpdateExpression: aws.String("REMOVE used")}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := sequenceOf(t, a, "s")
+			must(s.Reserve(ctx, 10))
+			remove()
+			soon, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			if _, err := s.Next(soon); err != nil {
+				t.Fatal(err)
+			}
+			remove()
+			if err := a.Refresh(ctx, "s"); err != nil {
+				t.Error(err)
+			}
+			if got := must(a.Describe(ctx, "s")); got.Used != 0 || got.LastID != 11 {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
 }
