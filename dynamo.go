@@ -152,8 +152,11 @@ type dynamo struct {
 	name   string
 	attrs  map[string]string // default name -> name in the table
 	err    error             // invalid options
-	ahead  atomic.Int64      // how far the service's clock is ahead of ours, ns
+	dated  atomic.Pointer[dated]
 }
+
+// dated is when the newest reply came, by the service's clock and by ours.
+type dated struct{ date, at time.Time }
 
 func (d *dynamo) table() string { return d.name }
 func (d *dynamo) check() error  { return d.err }
@@ -169,8 +172,14 @@ func (d *dynamo) keyOf(key string) map[string]types.AttributeValue {
 	return map[string]types.AttributeValue{d.attrs[attrKey]: &types.AttributeValueMemberS{Value: key}}
 }
 
-// clock goes by the Date header of the replies: one clock for all processes.
-func (d *dynamo) clock() time.Time { return time.Now().Add(time.Duration(d.ahead.Load())) }
+// clock goes by the Date header of the replies: one clock for all processes. From
+// there it goes on by our monotonic clock: the other one may be set meanwhile.
+func (d *dynamo) clock() time.Time {
+	if r := d.dated.Load(); r != nil {
+		return r.date.Add(time.Since(r.at))
+	}
+	return time.Now()
+}
 
 func (d *dynamo) get(ctx context.Context, key string) (*item, error) { return d.read(ctx, key, true) }
 

@@ -185,7 +185,7 @@ func (d *dynamo) onReply(stack *middleware.Stack) error {
 				return out, metadata, err
 			}
 			if t, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-				d.ahead.Store(int64(time.Until(t)))
+				d.dated.Store(&dated{date: t, at: time.Now()})
 			}
 			if resp.StatusCode != http.StatusOK {
 				return out, metadata, nil

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -392,5 +393,28 @@ func TestUsedMayBeRemovedByHand(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		})
+	}
+}
+
+// A host whose clock is set, as many are soon after they start, changes no day.
+func TestTheStoresClockDoesNotFollowOurs(t *testing.T) {
+	d := DynamoDB(testClient("http://127.0.0.1:1"), "t").backend.(*dynamo)
+	if off := time.Since(d.clock()); off > time.Minute {
+		t.Errorf("before any reply: off by %v", off)
+	}
+	date := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+	r := dated{date: date, at: time.Now()}
+	// Our clock is set by 73 years from here on: seconds are counted in these bits.
+	(*struct {
+		wall uint64
+		ext  int64
+		loc  *time.Location
+	})(unsafe.Pointer(&r.at)).wall -= 73 * 365 * 86400 << 30
+	if set := time.Now().Round(0).Sub(r.at.Round(0)); set < 72*365*24*time.Hour {
+		t.Fatalf("the test is out of date: set by %v", set)
+	}
+	d.dated.Store(&r)
+	if now := d.clock(); now.Sub(date) > time.Minute {
+		t.Errorf("the store's clock is %v, want %v", now, date)
 	}
 }
