@@ -382,6 +382,9 @@ func (e *expression) condition(ch *change) {
 		places = append(places, within)
 	}
 	e.cond("(%s)", strings.Join(places, " OR "))
+	if ch.tune != nil {
+		e.sameTune(ch.base.tune)
+	}
 	if l := ch.limit; l != nil {
 		switch {
 		case !l.roll && l.max > 0:
@@ -409,6 +412,31 @@ func (e *expression) same(attr, known string) {
 		e.cond("attribute_not_exists(%s)", e.name(attr))
 	} else {
 		e.cond("%s = %s", e.name(attr), e.str("old_"+attr, known))
+	}
+}
+
+// sameTune demands that tune is as known: element by element, because not all
+// that calls itself compatible compares maps.
+func (e *expression) sameTune(known *tuning) {
+	if known == nil {
+		e.cond("attribute_not_exists(%s)", e.name(attrTune))
+		return
+	}
+	raw, ok := known.raw.(types.AttributeValue)
+	if !ok {
+		raw = tuneValue(known.Tuning)
+	}
+	m, ok := raw.(*types.AttributeValueMemberM)
+	if !ok {
+		e.cond("%s = %s", e.name(attrTune), e.value("oldTune", raw))
+		return
+	}
+	for _, element := range []string{tuneRunway, tuneLeaseEvery, tuneMinBlock, tuneMaxBlock, tuneFirstBlock, tunePaused} {
+		if v, ok := m.Value[element]; ok {
+			e.cond("%s = %s", e.path(attrTune, element), e.value("old_"+element, v))
+		} else {
+			e.cond("attribute_not_exists(%s)", e.path(attrTune, element))
+		}
 	}
 }
 

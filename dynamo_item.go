@@ -3,6 +3,7 @@ package ddbseq
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -205,7 +206,8 @@ const (
 // tuning reads what operators write by hand. What it cannot read does not make
 // the item corrupt: the process keeps to what it had, and says so.
 func (p *parser) tuning() *tuning {
-	if _, ok := p.attrs[p.names[attrTune]]; !ok {
+	raw, ok := p.attrs[p.names[attrTune]]
+	if !ok {
 		return nil
 	}
 	own := &parser{attrs: p.attrs, names: p.names}
@@ -244,6 +246,9 @@ func (p *parser) tuning() *tuning {
 	}
 	if own.err != nil {
 		t.bad = own.err.Error()
+	}
+	if !reflect.DeepEqual(raw, tuneValue(t.Tuning)) {
+		t.raw = raw
 	}
 	return t
 }

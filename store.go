@@ -167,7 +167,7 @@ type change struct {
 	add    totals  // to the totals
 	issued int64   // with add: how many IDs this process had issued then
 	unuse  int64   // taken off used
-	tune   *tuning // replaces tune
+	tune   *tuning // replaces tune, which must be as in base
 }
 
 // touches reports whether the change writes lastID or at, and so tok.
@@ -191,6 +191,7 @@ const (
 	verdictPaused          // paused by an operator
 	verdictRoom            // no room, or the position is not the expected one
 	verdictDay             // another day, or its limit leaves no room
+	verdictTune            // tuned by somebody else
 	verdictToken           // a give-back of a lease that is not the newest
 )
 
@@ -224,6 +225,8 @@ func (ch *change) judge(it *item) verdict {
 		return verdictRoom
 	case ch.limit != nil && !ch.limit.allows(it):
 		return verdictDay
+	case ch.tune != nil && !it.tune.same(ch.base.tune):
+		return verdictTune
 	case ch.holds != "" && it.tok != ch.holds:
 		return verdictToken
 	}
@@ -235,7 +238,10 @@ func (ch *change) own(it *item) bool {
 	if ch.ver != "" && ch.move == nil {
 		return it.ver == ch.ver // which leases after it leave alone
 	}
-	return (ch.touches() || ch.create) && it.tok == ch.token
+	if ch.touches() || ch.create {
+		return it.tok == ch.token
+	}
+	return ch.tune != nil && !it.tune.same(ch.base.tune) && it.tune.same(&tuning{Tuning: ch.tune.Tuning})
 }
 
 func (ch *change) inRoom(it *item) bool {

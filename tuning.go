@@ -2,6 +2,7 @@ package ddbseq
 
 import (
 	"fmt"
+	"reflect"
 	"time"
 )
 
@@ -37,6 +38,15 @@ func Resume() Clause { return Tune(func(t *Tuning) { t.Paused = nil }) }
 type tuning struct {
 	Tuning
 	bad string
+	raw any // as it is stored, where that is not what we would store
+}
+
+// same reports whether t and o say the same.
+func (t *tuning) same(o *tuning) bool {
+	if t == nil || o == nil {
+		return t == o
+	}
+	return t.bad == o.bad && reflect.DeepEqual(t.Tuning, o.Tuning)
 }
 
 func (t *tuning) paused() bool { return t != nil && t.Paused != nil && *t.Paused }

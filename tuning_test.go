@@ -292,3 +292,48 @@ func TestFirstBlockIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// Two operators who tune at once both have their way, also when the reply to one
+// is lost and it says it again.
+func TestTuningLosesNoOthersTuning(t *testing.T) {
+	for _, st := range stores() {
+		for _, reply := range []string{"heard", "lost"} {
+			t.Run(st.name+", "+reply, func(t *testing.T) {
+				ctx := t.Context()
+				store := st.open(t)
+				other := newTest(t, store)
+				if err := other.Create(ctx, "s"); err != nil {
+					t.Fatal(err)
+				}
+				if err := other.Alter(ctx, "s", Tune(func(t *Tuning) { t.Runway, t.FirstBlock = new(90*time.Second), new(int64(7)) })); err != nil {
+					t.Fatal(err)
+				}
+				tapped := &tap{backend: store.backend}
+				calls := 0
+				tapped.set(func(_ *change, do func() (*item, error)) (*item, error) {
+					if calls++; calls > 1 {
+						return do()
+					}
+					if reply == "lost" {
+						_, _ = do()
+					}
+					if err := other.Alter(ctx, "s", Pause()); err != nil {
+						t.Error(err)
+					}
+					if reply == "lost" {
+						return nil, lost()
+					}
+					return do()
+				})
+				a := newTest(t, &Store{backend: tapped})
+				if err := a.Alter(ctx, "s", Tune(func(t *Tuning) { t.MaxBlock = new(int64(500)) })); err != nil {
+					t.Fatal(err)
+				}
+				d := must(other.Describe(ctx, "s"))
+				if !d.Paused || d.Tuning.MaxBlock == nil || *d.Tuning.MaxBlock != 500 || *d.Tuning.Runway != 90*time.Second || *d.Tuning.FirstBlock != 7 {
+					t.Errorf("paused %t, %+v", d.Paused, d.Tuning)
+				}
+			})
+		}
+	}
+}
