@@ -115,7 +115,7 @@ const (
 	attrReturned = "returned"
 
 	maxAttributeName  = 64
-	maxAttributeNames = 225 // all together, beside a key of 255 and the values
+	maxAttributeNames = 210 // all together, beside a key of 255 and the values
 )
 
 func (o TableOptions) attributes() (map[string]string, error) {

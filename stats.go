@@ -231,19 +231,24 @@ func (s *Sequence) Stats() Stats {
 	defer s.mu.Unlock()
 	t := &s.tally
 	out := Stats{
-		Issued: s.issued() - t.abandoned.Caller, Waited: t.waited, WaitTime: time.Duration(s.waitTime.Load()),
+		Waited: t.waited, WaitTime: time.Duration(s.waitTime.Load()),
 		Leases: t.leases, Leased: t.leased, Attempts: t.attempts, Advisory: t.advisory, Mandatory: t.mandatory,
 		Throttled: t.throttled, Recovered: t.recovered, Returned: t.returned, Abandoned: t.abandoned, Latency: t.latency,
-		Remaining: s.stock(), BlockSize: t.blockSize, Alerts: s.alerts, Fleet: seenOf(s.seen),
+		BlockSize: t.blockSize, Alerts: s.alerts, Fleet: seenOf(s.seen),
 	}
+	s.stock() // forgets what is used up
+	issued := s.retired
 	for _, b := range s.chain {
-		if c := b.end - b.left(); b.left() > 0 {
-			out.Next = b.at(c)
-			break
+		left := b.left() // once: callers go on meanwhile
+		if left > 0 && out.Remaining == 0 {
+			out.Next = b.at(b.end - left)
 		}
+		issued += b.end - left
+		out.Remaining = addSat(out.Remaining, left)
 	}
+	out.Issued = issued - t.abandoned.Caller
 	plan := s.plan // to look must not change what is planned
-	plan.observe(s.a.now(), s.issued())
+	plan.observe(s.a.now(), issued)
 	out.Rate = plan.rate(reserveOver, 0)
 	out.Runway = forever
 	if out.Rate > 0 {

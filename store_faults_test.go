@@ -229,7 +229,7 @@ func TestALeaseIsOneWriteUnitWhateverItsSize(t *testing.T) {
 			strings.Repeat("k", 255),
 			func(o *TableOptions) {
 				o.KeyAttribute, o.CounterAttribute = strings.Repeat("e", 64), strings.Repeat("l", 64)
-				o.Rename = map[string]string{attrTok: strings.Repeat("t", 33), attrAt: strings.Repeat("a", 8)} // 225 bytes in all
+				o.Rename = map[string]string{attrTok: strings.Repeat("t", 18), attrAt: strings.Repeat("a", 8)} // 210 bytes in all
 			},
 			[]int64{1, 100, 1 << 20},
 			[]Clause{StartWith(far - (1 << 50)), IncrementBy(1 << 20), MinValue(math.MinInt64), MaxValue(far), NoCycle()},
