@@ -15,12 +15,13 @@ func Shadow(name string) string { return shadowPrefix + name }
 func isShadow(name string) bool { return strings.HasPrefix(name, shadowPrefix) }
 
 // CreateShadow makes the shadow of a sequence: another one, named [Shadow](name),
-// with the definition, the daily limit and the tuning but for a pause that the real one has now,
-// and a counter of its own. It is for load tests in production: draw from it,
-// with TryNext where the caller must never be delayed, and the real one does not
-// notice. [Allocator.Stats] leaves it out and [Allocator.ShadowStats] counts it.
-// A shadow that exists already must have that definition still, otherwise it is
-// ErrDefinitionMismatch.
+// with the definition, the daily limit and the tuning that the real one has now,
+// but for a pause, and a counter of its own. It is for load tests in production:
+// draw from it, with TryNext where the caller must never be delayed, and the real
+// one does not notice. [Allocator.Stats] leaves it out and
+// [Allocator.ShadowStats] counts it. A shadow that exists already must have that
+// definition still, otherwise it is ErrDefinitionMismatch; its tuning is replaced
+// if the real one has any, and kept otherwise.
 func (a *Allocator) CreateShadow(ctx context.Context, name string) error {
 	shadow := Shadow(name)
 	if err := a.checkName(shadow); err != nil {

@@ -13,12 +13,13 @@ import (
 type Tuning struct {
 	Runway, LeaseEvery *time.Duration // see [Sizing]
 	MinBlock, MaxBlock *int64
-	FirstBlock         *int64 // the first block of a process, in place of MinBlock
+	FirstBlock         *int64 // the first block of a process, if it is more than MinBlock; at most MaxBlock
 	Paused             *bool  // no leases: what is in memory is handed out, then ErrPaused
 }
 
 // Tune changes, in [Allocator.Alter], the tuning in the table: fn gets what is
-// stored and changes it. Other processes need no write to follow.
+// stored and changes it, once more if somebody else has tuned meanwhile. Other
+// processes need no write to follow.
 func Tune(fn func(*Tuning)) Clause {
 	return func(c *clauses) {
 		if c.tune == nil {
