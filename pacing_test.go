@@ -128,7 +128,9 @@ func TestTheNextLeaseAfterAThrottleIsLarger(t *testing.T) {
 		if after < plain*3/2 {
 			t.Errorf("leased %d IDs after a throttle, and %d without one", after, plain)
 		}
-		if more > after*3/2 { // or the herd of one start stretches all to the bound
+		// The spread after a failure makes up to 2 of it, 5 doublings too many 10.
+		// A herd at a start would stretch all of its members to the bound.
+		if more > 3*after {
 			t.Errorf("leased %d IDs after 6 throttles of one lease, and %d after 1", more, after)
 		}
 	})
@@ -466,7 +468,7 @@ func TestProcessesStartedTogetherDriftApart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const n = 40
 				l, _, run := fleetOf(t, n, rate)
-				run(15 * time.Minute)
+				run(12 * time.Minute)
 				since := time.Since(l.start)
 				run(5 * time.Minute)
 				// In step all of them lease in one window. In the mean it is 2 or 3, and
@@ -481,7 +483,7 @@ func TestProcessesStartedTogetherDriftApart(t *testing.T) {
 
 func TestAFleetComesBackFromAnOutageWithoutAHerd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const n, writes = 160, 16
+		const n, writes = 120, 12
 		l, seqs, run := fleetOf(t, n, 3, func(o *Options) { o.Runway = 4 * time.Minute })
 		run(5 * time.Minute)
 		l.set(writes*int(leaseWindow.Seconds()), true)
@@ -501,9 +503,9 @@ func TestAFleetComesBackFromAnOutageWithoutAHerd(t *testing.T) {
 			t.Errorf("all were refilled after %v, twice the ideal is %v", d, 2*n/writes*time.Second)
 		}
 		run(2 * defaultLeaseEvery)
-		// The mean is 13 in 5 s, and with other seeds the most is up to 17; without
-		// the spread 46 and more meet.
-		if most := l.most(refilled+leaseWindow, time.Since(l.start)); most > 29 {
+		// The mean is 10 in 5 s, and with other seeds the most is up to 15; without
+		// the spread 37 and more meet.
+		if most := l.most(refilled+leaseWindow, time.Since(l.start)); most > 25 {
 			t.Errorf("a second herd: %d leases in 5 s", most)
 		}
 	})
