@@ -583,35 +583,54 @@ func TestTheThrottlesOfOthersOnTheClientDoNotHoldUsUp(t *testing.T) {
 		})
 	})
 	client := store.backend.(*dynamo).client.(*dynamodb.Client)
-	theirs := func() error {
-		_, err := client.GetItem(t.Context(), &dynamodb.GetItemInput{
+	theirs := func(ctx context.Context) error {
+		_, err := client.GetItem(ctx, &dynamodb.GetItemInput{
 			TableName: &store.backend.(*dynamo).name, Key: map[string]types.AttributeValue{"entityType": str("theirs")},
 		})
 		return err
 	}
 	a := newTest(t, store, fixed(5), createMissing, patient, func(o *Options) { o.rand = func() float64 { return 0 } })
-	rules(t, p,
-		faultproxy.Rule{Op: "GetItem", Key: "theirs", Count: 3, Action: faultproxy.Throttle("ThrottlingException")},
-		faultproxy.Rule{Op: "UpdateItem", Key: "s", Count: 50, Action: faultproxy.Throttle("ThrottlingException")})
-	if err := theirs(); err == nil {
-		t.Fatal("their call was not throttled")
-	}
-	held := make(chan error, 1)
-	go func() { held <- theirs() }() // the limiter lets one call pass in 2 s
-	for want := range int64(20) {
-		if id, err := a.Next(t.Context(), "s"); id != want+1 || err != nil {
+	next := func(want int64) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if id, err := a.Next(ctx, "s"); id != want || err != nil {
 			t.Fatal(id, err)
 		}
 	}
-	if n := a.Stats().Throttled.Total(); n != 50 {
-		t.Errorf("%d of our attempts were throttled, want 50", n)
+
+	// Ours do not hold them up: the limiter has not seen a throttle.
+	throttles := faultproxy.Rule{Op: "UpdateItem", Key: "s", Count: 50, Action: faultproxy.Throttle("ThrottlingException")}
+	rules(t, p, throttles)
+	next(1)
+	began := time.Now()
+	for range 10 {
+		ok(t, theirs(t.Context()))
+	}
+	if d := time.Since(began); d > 5*time.Second { // it would let one pass in 2 s
+		t.Errorf("after 50 throttles of ours 10 calls of theirs took %v", d)
+	}
+
+	// Nor do theirs hold us up.
+	rules(t, p, throttles, faultproxy.Rule{Op: "GetItem", Key: "theirs", Count: 3, Action: faultproxy.Throttle("ThrottlingException")})
+	if err := theirs(t.Context()); err == nil {
+		t.Fatal("their call was not throttled")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	held := make(chan error, 1)
+	go func() { held <- theirs(ctx) }()
+	for i := range int64(20) {
+		next(i + 2)
+	}
+	if n := a.Stats().Throttled.Total(); n != 100 {
+		t.Errorf("%d of our attempts were throttled, want 100", n)
 	}
 	select {
 	case err := <-held:
 		t.Skip("the limiter did not hold their call, so there is nothing to see: ", err)
 	default:
 	}
-	if err := <-held; err != nil {
-		t.Errorf("their call, after 50 throttles of ours: %v", err)
-	}
+	cancel()
+	<-held
 }
