@@ -1,12 +1,23 @@
 package main
 
 import (
+	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ddbseq/ddbseq/internal/emulator"
 )
+
+func TestMain(m *testing.M) {
+	if plan, ok := os.LookupEnv(childEnv); ok {
+		os.Exit(childMain(plan))
+	}
+	os.Exit(m.Run())
+}
 
 func TestBucketGrantsItsRateAndNoMore(t *testing.T) {
 	b := newBucket(100, 0)
@@ -85,6 +96,16 @@ func TestSteadyFleetIsQuiet(t *testing.T) {
 	}
 }
 
+func TestAFleetBeyondItsItemSettlesBelowWhatThatTakes(t *testing.T) {
+	// With a write a minute each they would need 1.7 times what there is. Without
+	// -burst there would be room for one write in so small a bucket.
+	r := reportOf(t, "-mode", "steady", "-processes", "200", "-wcu", "2", "-rcu", "6", "-burst", "5s", "-rate", "20", "-for", "5m")
+	writes := float64(r.counts.writes) / r.span.Seconds()
+	if c := r.counts; c.waits+c.shed != 0 || writes >= 2 || c.throttled()*20 >= c.calls() || c.leases == 0 {
+		t.Errorf("%.2f writes/s: %+v", writes, c)
+	}
+}
+
 func TestWaitingCallersAreSeen(t *testing.T) {
 	// Two writes a second for ten processes with a lease a second each.
 	r := reportOf(t, "-mode", "steady", "-processes", "10", "-wcu", "2", "-rate", "1000", "-runway", "1s", "-leaseevery", "1s", "-warmup", "20s", "-for", "10s")
@@ -98,5 +119,23 @@ func TestFleetIsRefilledAfterAnOutage(t *testing.T) {
 		"-runway", "6m", "-warmup", "10m", "-for", "4m")
 	if c := r.counts; c.waits+c.shed != 0 || r.stranded < 190 || r.refill > 20*time.Second || r.late.writes > 10 {
 		t.Errorf("%d stranded, refilled after %v, then up to %.0f writes/s: %+v", r.stranded, r.refill, r.late.writes, c)
+	}
+}
+
+func TestRealProcessesDoNotWaitOnceTheyAreWarm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	s, err := parseFlags(strings.Fields("-real -processes 4 -rate 500 -wcu 20 -rcu 60 -warmup 2s -for 2s"), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	err = runReal(t.Context(), s, &out)
+	if errors.Is(err, emulator.ErrNotInstalled) && os.Getenv(emulator.RequireEnv) != "1" {
+		t.Skip(err)
+	}
+	if err != nil || !strings.Contains(out.String(), "processes=4 ") || !strings.Contains(out.String(), " duplicates=0 ") || !strings.Contains(out.String(), " waits=0 ") {
+		t.Errorf("%v\n%s", err, out.String())
 	}
 }
