@@ -86,6 +86,11 @@ func newFleet(s settings) (*fleet, error) {
 	if err := admin.Create(f.ctx, sequenceName); err != nil {
 		return nil, err
 	}
+	if s.first > 0 {
+		if err := admin.Alter(f.ctx, sequenceName, ddbseq.Tune(func(t *ddbseq.Tuning) { t.FirstBlock = &s.first })); err != nil {
+			return nil, err
+		}
+	}
 	if err := admin.Close(f.ctx); err != nil {
 		return nil, err
 	}

@@ -64,6 +64,7 @@ type settings struct {
 	warmUp     time.Duration
 	runway     time.Duration
 	leaseEvery time.Duration
+	first      int64
 	burst      time.Duration
 	seed       uint64
 	series     bool
@@ -89,6 +90,7 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	flags.DurationVar(&s.warmUp, "warmup", 0, "how long the fleet runs before it is watched, in modes steady and outage (default 5m, or 10 writes for each process if that is more)")
 	flags.DurationVar(&s.runway, "runway", time.Minute, "Options.Runway")
 	flags.DurationVar(&s.leaseEvery, "leaseevery", time.Minute, "Options.LeaseEvery")
+	flags.Int64Var(&s.first, "first", 0, "Tuning.FirstBlock, in the table: what a process leases first; rate x (runway + leaseevery) is right (default MinBlock)")
 	flags.DurationVar(&s.burst, "burst", 0, "how much of unused capacity is kept for bursts; DynamoDB promises none, and keeps up to 300s")
 	flags.Uint64Var(&s.seed, "seed", 1, "makes the jitter and the latencies")
 	flags.BoolVar(&s.series, "series", false, "print what happens every 5 s as well")
