@@ -180,7 +180,7 @@ func TestRefillsThatNobodyWaitsForArePatient(t *testing.T) {
 		})
 		consume(s, 10, 10*time.Minute)
 		f.set(nil)
-		// From 50 ms on doubled up to 10 s, and 5 s in the mean from then on.
+		// Up to 10 s, and 5 s in the mean.
 		if n := len(at); n < 60 || n > 160 {
 			t.Errorf("%d attempts in 10 minutes", n)
 		}
@@ -194,6 +194,44 @@ func TestRefillsThatNobodyWaitsForArePatient(t *testing.T) {
 			t.Errorf("the longest pause is %v, want it between %v and %v", longest, backoffCap, advisoryBackoffCap)
 		}
 	})
+}
+
+// A fleet beyond what its item takes is throttled for ever, now and then. Those
+// who have time must not come back within milliseconds, several times over; after
+// other errors they may.
+func TestAThrottledRefillThatHasTimeTakesItAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		err         error
+		first, last time.Duration
+	}{
+		{throttled(), 5 * time.Second, advisoryBackoffCap},
+		{transient(), 0, backoffBase},
+	} {
+		t.Run(c.err.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, f := withFaults(Memory(), nil)
+				a := newTest(t, store, createMissing, func(o *Options) { o.rand = func() float64 { return 0.9 } })
+				s := sequenceOf(t, a, "s")
+				ok(t, a.Warm(t.Context(), "s"))
+				consume(s, 10, 10*time.Minute)
+				var at []time.Time
+				f.set(func(string, string, int) fault {
+					if at = append(at, time.Now()); len(at) > 1 {
+						return fault{}
+					}
+					return fault{err: c.err}
+				})
+				consume(s, 10, 5*time.Minute)
+				f.set(nil)
+				if len(at) < 2 {
+					t.Fatal("no refill")
+				}
+				if d := at[1].Sub(at[0]); d < c.first || d > c.last {
+					t.Errorf("tried again after %v, want %v to %v", d, c.first, c.last)
+				}
+			})
+		})
+	}
 }
 
 func TestWhoWaitsGoesBeforeRefillsOfOtherSequences(t *testing.T) {

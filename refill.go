@@ -324,7 +324,8 @@ func (s *core) backoff(err error) time.Duration {
 		left := s.plan.plan(s.a.now(), s.stock(), 0).left
 		limit = max(limit, min(left/8, advisoryBackoffCap))
 	}
-	if s.tries < 16 {
+	// Whoever is throttled and has time takes it at once: the item has none.
+	if s.tries < 16 && !(s.patient && errors.Is(err, ErrThrottled)) {
 		limit = min(limit, backoffBase<<s.tries)
 	}
 	d := time.Duration(s.a.opts.rand() * float64(limit))
