@@ -86,7 +86,8 @@ func TestThrottledLeasesAskForMoreAndComeLessOften(t *testing.T) {
 		if most := maxStretch * defaultLeaseEvery; block < most/2 || block > 2*most*(jitterPart+1)/jitterPart {
 			t.Errorf("while throttled: blocks of %v, want more, up to the bound of %v", block, most)
 		}
-		if delta.Attempts != 2*delta.Leases {
+		// One may have been throttled before this time began, and one at its end.
+		if n := delta.Attempts - 2*delta.Leases; n < -1 || n > 1 {
 			t.Errorf("%d attempts for %d leases, each throttled once", delta.Attempts, delta.Leases)
 		}
 
