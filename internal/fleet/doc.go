@@ -3,15 +3,16 @@
 // and how they come back from an outage.
 //
 //	go run ./internal/fleet -processes 5000                             # start
-//	go run ./internal/fleet -processes 5000 -warm -splay 5s             # nobody waits
+//	go run ./internal/fleet -processes 5000 -warm                       # nobody waits
 //	go run ./internal/fleet -mode steady -processes 10000 -rate 100 -splay 60s
 //	go run ./internal/fleet -mode outage -processes 10000 -rate 100 -splay 60s -runway 6m -warmup 8m -for 6m
 //	go run ./internal/fleet -real -processes 50 -rate 2000 -wcu 20 -warmup 60s -for 60s
 //
 // The Allocators are real ones, on one Memory store, in the virtual time of
 // testing/synctest. In front of it stands a token bucket for the reads and one
-// for the writes of the item, with 100 ms of depth and no burst unless -burst
-// gives one: what DynamoDB promises for one item, for ever, and no more.
+// for the writes of the item, with 100 ms of depth (but 10 calls, or a second's
+// if that is less) and no burst unless -burst gives one: what DynamoDB promises
+// for one item, for ever, and no more.
 //
 // A second's IDs of a process are taken out of memory at once, and the
 // processes have their turns spread over the second. IDs that memory does not

@@ -85,7 +85,7 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	flags.StringVar(&s.dark, "dark", "refuse", "what calls meet while it is: refuse at once, or hang until they time out")
 	flags.StringVar(&s.mode, "mode", modeStart, "start, steady or outage")
 	flags.BoolVar(&s.warm, "warm", false, "in mode start: nobody waits for an ID, each process calls Warm")
-	flags.DurationVar(&s.splay, "splay", 0, "Options.WarmSplay; modes steady and outage use processes/wcu if it is 0")
+	flags.DurationVar(&s.splay, "splay", 0, "Options.WarmSplay (default processes/wcu, but 0 for those who wait in mode start)")
 	flags.DurationVar(&s.within, "within", 0, "in mode start: the processes start within this time, at random")
 	flags.DurationVar(&s.warmUp, "warmup", 0, "how long the fleet runs before it is watched, in modes steady and outage (default 5m, or 10 writes for each process if that is more)")
 	flags.DurationVar(&s.runway, "runway", time.Minute, "Options.Runway")
@@ -110,7 +110,9 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	case s.dark != "refuse" && s.dark != "hang":
 		return s, fmt.Errorf("fleet: -dark is %q, not refuse or hang", s.dark)
 	}
-	if s.splay == 0 && s.mode != modeStart {
+	set := map[string]bool{}
+	flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	if !set["splay"] && (s.warm || s.mode != modeStart) {
 		s.splay = s.ideal(s.processes)
 	}
 	if s.warmUp == 0 {

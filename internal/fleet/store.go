@@ -10,9 +10,13 @@ import (
 	"github.com/ddbseq/ddbseq/internal/bridge"
 )
 
-// depth is how much of its rate a bucket holds beside the burst: DynamoDB does
-// not judge each millisecond by itself.
-const depth = 100 * time.Millisecond
+// A bucket holds as much of its rate beside the burst: DynamoDB does not judge
+// each millisecond by itself. Its units are for each second, so that a few may
+// come at once at whatever rate.
+const (
+	depth  = 100 * time.Millisecond
+	atOnce = 10
+)
 
 // bucket is a token bucket: it fills at rate up to its depth.
 type bucket struct {
@@ -21,7 +25,7 @@ type bucket struct {
 }
 
 func newBucket(rate float64, burst time.Duration) bucket {
-	d := max(1, rate*(depth+burst).Seconds())
+	d := max(1, min(rate, atOnce), rate*depth.Seconds()) + rate*burst.Seconds()
 	return bucket{rate: rate, depth: d, tokens: d}
 }
 
