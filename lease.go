@@ -195,10 +195,11 @@ func (s *core) apply(ctx context.Context, got *leased, ch *change) (*item, error
 	return it, err
 }
 
-// attemptContext bounds an attempt. After time-outs it allows more: a store
-// that is slower than the bound would otherwise never be heard.
+// attemptContext bounds an attempt. After time-outs it allows more, up to four
+// times as much: a store that is slower than the bound would otherwise never be
+// heard. What hangs when an outage ends is noticed only then.
 func (s *core) attemptContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, s.a.opts.AttemptTimeout<<min(s.lease.timeouts, 3))
+	return context.WithTimeout(ctx, s.a.opts.AttemptTimeout<<min(s.lease.timeouts, 2))
 }
 
 func (s *core) attempted(ctx context.Context, got *leased, err error) {

@@ -55,7 +55,7 @@ type Options struct {
 
 	// AttemptTimeout bounds one call to the store. A call that times out is
 	// made again; it doubles for the attempts that follow a time-out, up to
-	// eight times this. Defaults to 3 seconds.
+	// four times this. Defaults to 3 seconds.
 	AttemptTimeout time.Duration
 
 	// MaxParallel bounds the number of leases in flight at once, over all

@@ -197,6 +197,41 @@ func TestRefillsThatNobodyWaitsForArePatient(t *testing.T) {
 	})
 }
 
+// Calls that hang until they time out find out that the store is back only then:
+// they must not take too long, nor be followed by a whole pause.
+func TestRefillsThatHangAreBackSoon(t *testing.T) {
+	for _, random := range []float64{0, 0.5, 0.999} {
+		t.Run(fmt.Sprint(random), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, f := withFaults(Memory(), nil)
+				a := newTest(t, store, createMissing, func(o *Options) {
+					o.Runway, o.rand = time.Hour, func() float64 { return random }
+				})
+				s := sequenceOf(t, a, "s")
+				ok(t, a.Warm(t.Context(), "s"))
+				consume(s, 10, 10*time.Minute)
+				var at []time.Time
+				f.set(func(string, string, int) fault {
+					at = append(at, time.Now())
+					return fault{hang: true}
+				})
+				consume(s, 10, 10*time.Minute)
+				f.set(nil)
+				if len(at) < 30 {
+					t.Fatalf("%d attempts in 10 minutes", len(at))
+				}
+				patience := 4 * a.opts.AttemptTimeout
+				for i := 10; i < len(at); i++ {
+					want := patience + time.Duration(random*float64(backoffCap))
+					if d := at[i].Sub(at[i-1]); d != want {
+						t.Errorf("attempt %d came %v after the one before, want %v", i+1, d, want)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A fleet beyond what its item takes is throttled for ever, now and then. Those
 // who have time must not come back within milliseconds, several times over; after
 // other errors they may.

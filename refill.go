@@ -195,7 +195,7 @@ func (s *core) refill() {
 	if !s.closed || err == nil { // what Close cut off failed for no other reason
 		s.events = append(s.events, s.attemptedLease(mandatory, s.a.now()-now, got, err))
 	}
-	s.settle(gen, got, err)
+	s.settle(gen, now, got, err)
 	var newDay *change
 	if !s.closed {
 		s.look()
@@ -214,8 +214,9 @@ func (s *core) refill() {
 	}
 }
 
-// settle takes what an attempt brought, and arranges what comes next. requires mu
-func (s *core) settle(gen int64, got leased, err error) {
+// settle takes what an attempt that was sent at began brought, and arranges what
+// comes next. requires mu
+func (s *core) settle(gen int64, began time.Duration, got leased, err error) {
 	s.tally.attempts += got.attempts
 	now := s.a.now()
 	stale := s.closed || gen != s.gen && !s.lease.follows(s.changed)
@@ -266,7 +267,7 @@ func (s *core) settle(gen int64, got leased, err error) {
 		s.fail(err)
 	default:
 		s.err = err
-		d := s.backoff(err)
+		d := s.backoff(err, now-began)
 		s.tries++
 		s.later(d)
 		return
@@ -316,13 +317,14 @@ func (s *core) hasten() {
 	s.later(d)
 }
 
-// backoff returns how long to wait after err: full jitter, and what the service
-// asks for within the SDK's limits. requires mu
-func (s *core) backoff(err error) time.Duration {
+// backoff returns how long to wait after err of an attempt that took so long: full
+// jitter, and what the service asks for within the SDK's limits. requires mu
+func (s *core) backoff(err error, took time.Duration) time.Duration {
 	limit := backoffCap
 	if s.patient = s.demand() == 0; s.patient {
 		left := s.plan.plan(s.a.now(), s.stock(), 0).left
-		limit = max(limit, min(left/8, advisoryBackoffCap))
+		// Calls that hang until they time out spare the store no less than pauses.
+		limit = max(limit, min(left/8, advisoryBackoffCap)-took)
 	}
 	// Whoever is throttled and has time takes it at once: the item has none.
 	if s.tries < 16 && !(s.patient && errors.Is(err, ErrThrottled)) {
