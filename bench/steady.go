@@ -7,7 +7,9 @@ import (
 	"io"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ddbseq/ddbseq"
@@ -38,10 +40,9 @@ func steady(out io.Writer, r *rig, d time.Duration) error {
 	}
 	warm := d / 4
 	fmt.Fprintf(out, "\nsteady load of %s IDs/s for %v after %v of warming up\n", digits0(steadyRate), d, warm)
-	if _, _, err := load(ctx, s, warm); err != nil {
+	if _, err := load(ctx, s, warm); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%-28s %9s %9s %9s %9s %9s %8s %8s %22s\n", "", "calls", "p50", "p99", "p99.99", "max", "waits", "leases", "leases/1,000,000 IDs")
 	for _, outage := range []time.Duration{0, d / 6} {
 		what := "in peace"
 		var done sync.WaitGroup
@@ -55,52 +56,76 @@ func steady(out io.Writer, r *rig, d time.Duration) error {
 			})
 		}
 		before := s.Stats()
-		next, empty, loadErr := load(ctx, s, d)
+		calls, loadErr := load(ctx, s, d)
 		done.Wait()
 		if err := errors.Join(err, loadErr); err != nil {
 			return err
 		}
 		st := s.Stats().Sub(before)
-		next.print(out, what)
-		fmt.Fprintf(out, " %8d %8d %22.4f\n", st.Waited, st.Leases, perMillion(st))
-		empty.print(out, "  an empty call, meanwhile")
-		fmt.Fprintf(out, "\n  p99.99 of Next is %.2f of the empty call's\n",
-			float64(next.quantile(0.9999))/float64(empty.quantile(0.9999)))
+		fmt.Fprintf(out, "\n%s: %d waits, %d leases, %.4f leases/1,000,000 IDs\n", what, st.Waited, st.Leases, perMillion(st))
+		printCalls(out, "from when it was due", calls, func(c *timedCall) *histogram { return &c.response })
+		printCalls(out, "the call alone", calls, func(c *timedCall) *histogram { return &c.service })
 	}
 	return nil
+}
+
+// A timedCall is one kind of call, and how long those took: from when they were
+// due, and from when they began.
+type timedCall struct {
+	name              string
+	call              func(context.Context) (int64, error)
+	response, service histogram
 }
 
 //go:noinline
 func emptyCall(context.Context) (int64, error) { return 1, nil }
 
-// load puts the steady load on s and times each Next and, right before or after
-// it, an empty call. It does not sleep between the calls: what comes after a
-// pause is slow, whatever it is, and that would hide the difference. Neither is
-// the time taken from when a call was due; had one waited, those after it would
-// be late, and Stats would say so.
-func load(ctx context.Context, s *ddbseq.Sequence, d time.Duration) (next, empty *histogram, err error) {
-	next, empty = new(histogram), new(histogram)
-	timed := func(h *histogram, call func(context.Context) (int64, error)) error {
-		began := time.Now()
-		_, err := call(ctx)
-		h.add(time.Since(began))
-		return err
+// load puts the steady load on s and times each Next, and as often an empty call
+// and a bare locked add, which are due between two of them in an order by chance.
+//
+// How long a caller waits is the time from when the call was due: an interrupt
+// delays what was due meanwhile, whatever it is, and a slow Next those after it.
+// The call alone is also met by the fewer interrupts the shorter it is; what that
+// comes to can be seen of the add. There is no sleep between the calls: what comes
+// after one is slow, and that would hide the difference.
+func load(ctx context.Context, s *ddbseq.Sequence, d time.Duration) ([]*timedCall, error) {
+	var counter atomic.Int64
+	calls := []*timedCall{
+		{name: "Next", call: s.Next},
+		{name: "bare locked add", call: func(context.Context) (int64, error) { return counter.Add(1), nil }},
+		{name: "empty call", call: emptyCall},
 	}
+	order := slices.Clone(calls)
 	start := time.Now()
-	for due := time.Duration(0); due < d; due += steadyEvery {
-		for time.Since(start) < due {
-		}
-		// What comes first finds the processor busy with the clock.
-		if rand.Uint32()%2 == 0 {
-			err = errors.Join(timed(next, s.Next), timed(empty, emptyCall))
-		} else {
-			err = errors.Join(timed(empty, emptyCall), timed(next, s.Next))
-		}
-		if err != nil {
-			return nil, nil, err
+	for round := time.Duration(0); round < d; round += steadyEvery {
+		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		for i, c := range order {
+			due := round + steadyEvery*time.Duration(i)/time.Duration(len(order))
+			began := time.Since(start)
+			for began < due {
+				began = time.Since(start)
+			}
+			_, err := c.call(ctx)
+			ended := time.Since(start)
+			if err != nil {
+				return nil, err
+			}
+			c.response.add(ended - due)
+			c.service.add(ended - began)
 		}
 	}
-	return next, empty, nil
+	return calls, nil
+}
+
+// printCalls prints quantiles of calls, the tails also in relation to the last's.
+func printCalls(out io.Writer, what string, calls []*timedCall, of func(*timedCall) *histogram) {
+	fmt.Fprintf(out, "%-22s %9s %9s %9s %9s %9s %9s\n", what, "calls", "p50", "p99", "p99.99", "max", "p99.99 x")
+	floor := of(calls[len(calls)-1]).quantile(0.9999)
+	for _, c := range calls {
+		h := of(c)
+		fmt.Fprintf(out, "  %-20s %9d %9v %9v %9v %9v %9.2f\n", c.name, h.count, short(h.quantile(0.5)), short(h.quantile(0.99)),
+			short(h.quantile(0.9999)), short(h.most), float64(h.quantile(0.9999))/float64(floor))
+	}
 }
 
 // A histogram counts durations in buckets of a 32nd of their size.
@@ -146,11 +171,6 @@ func (h *histogram) quantile(q float64) time.Duration {
 		}
 	}
 	return h.most
-}
-
-func (h *histogram) print(out io.Writer, what string) {
-	fmt.Fprintf(out, "%-28s %9d %9v %9v %9v %9v", what, h.count,
-		h.quantile(0.5), h.quantile(0.99), short(h.quantile(0.9999)), short(h.most))
 }
 
 func short(d time.Duration) time.Duration {

@@ -279,4 +279,19 @@ var mutants = []mutant{
 		old: "newPlanner(z.sizing(a.opts.rand()))", new: "newPlanner(z.sizing(0))",
 		tests: "^TestProcessesStartedTogetherDriftApart$",
 	},
+	{
+		name: "a throttled refill that has time comes back at once", file: "refill.go",
+		old: " && !(s.patient && errors.Is(err, ErrThrottled))", new: "",
+		tests: "^TestAThrottledRefillThatHasTimeTakesItAtOnce$",
+	},
+	{
+		name: "a whole pause follows a call that hung", file: "refill.go",
+		old: "advisoryBackoffCap)-took)", new: "advisoryBackoffCap))",
+		tests: "^TestRefillsThatHangAreBackSoon$",
+	},
+	{
+		name: "a caller who comes waits out a patient pause", file: "refill.go",
+		old: "s.hasten() // it looks again when it is done", new: "",
+		tests: "^TestWhoComesIsNotKeptWaitingForPatience$",
+	},
 }
