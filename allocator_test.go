@@ -191,22 +191,28 @@ func TestABrokenSequenceNeverDelaysAnother(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		for i := range 200 {
-			began := time.Now()
-			if _, err := a.Next(ctx, fmt.Sprint("good ", i%20)); err != nil {
-				t.Fatal(err)
-			}
-			if d := time.Since(began); d > 50*time.Millisecond {
-				t.Fatalf("a good sequence waited %v", d)
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
+		wantNoDelay(ctx, t, a, 200)
 		if n := faults.mostAtOnce("black hole"); n != 1 {
 			t.Errorf("%d leases were in flight at once", n)
 		}
 		cancel()
 		wg.Wait()
 	})
+}
+
+// wantNoDelay takes n IDs from sequences whose leases succeed, ten a second.
+func wantNoDelay(ctx context.Context, t *testing.T, a *Allocator, n int) {
+	t.Helper()
+	for i := range n {
+		began := time.Now()
+		if _, err := a.Next(ctx, fmt.Sprint("good ", i%20)); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(began); d > 50*time.Millisecond {
+			t.Fatalf("a good sequence waited %v", d)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 }
 
 // However many get no answer, they leave places to those that do.
@@ -227,16 +233,7 @@ func TestManyBrokenSequencesDoNotDelayAnother(t *testing.T) {
 			})
 		}
 		time.Sleep(3 * a.opts.AttemptTimeout) // each has had its first attempt
-		for i := range 1000 {
-			began := time.Now()
-			if _, err := a.Next(ctx, fmt.Sprint("good ", i%20)); err != nil {
-				t.Fatal(err)
-			}
-			if d := time.Since(began); d > 50*time.Millisecond {
-				t.Fatalf("a good sequence waited %v", d)
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
+		wantNoDelay(ctx, t, a, 1000)
 		cancel()
 		wg.Wait()
 	})
