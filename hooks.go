@@ -16,7 +16,8 @@ import (
 // Stats, or for anything else but two things: one that waits for an ID may wait
 // for itself, and Close waits for all hooks that are under way. A hook that takes
 // long takes one of the MaxParallel places of refills for as long, and what it is
-// to be told next about its sequence is kept until then.
+// to be told next about its sequence is kept until then; of leases a thousand at
+// most, and Stats counts those that come on top.
 type Hooks struct {
 	// Lease is called after each attempt to refill, of one call to the store or
 	// a few.
@@ -97,6 +98,10 @@ type event struct {
 	alert *Alert
 }
 
+// maxEvents bounds what a hook that never returns, or is slower than the leases of
+// its sequence for good, makes a process keep.
+const maxEvents = 1000
+
 // attemptedLease counts an attempt and returns it as an event. requires mu
 func (s *core) attemptedLease(mandatory bool, took time.Duration, got leased, err error) event {
 	e := event{level: slog.LevelDebug, lease: LeaseEvent{Sequence: s.name, Table: s.a.store.table(), Mandatory: mandatory,
@@ -147,6 +152,8 @@ func (s *core) look() {
 	after := x.judge(s.alerts)
 	for _, k := range (after ^ s.alerts).Kinds() {
 		level, text := x.level(k)
+		// There are few of them, and one that is lost would be taken to fire, or
+		// not to, for ever.
 		s.events = append(s.events, event{alert: &Alert{Sequence: s.name, Table: s.a.store.table(), Kind: k, Firing: after.Has(k), Level: finite(level), Text: text}})
 	}
 	s.alerts = after

@@ -174,6 +174,47 @@ func TestEventsOfASequenceComeInOrder(t *testing.T) {
 	})
 }
 
+// A hook that is slower than its sequence's leases for good must not make memory
+// grow for ever, and must miss no alert.
+func TestAHookThatNeverReturnsKeepsABoundedNumberOfEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var leases, alerts int
+		store, f := withFaults(Memory(), nil)
+		a := newTest(t, store, fixed(1), createMissing, func(o *Options) {
+			o.errorHold = 0
+			o.Hooks = Hooks{
+				Lease: func(LeaseEvent) { <-release; leases++ },
+				Alert: func(Alert) { alerts++ },
+			}
+		})
+		for range 3 * maxEvents {
+			must(a.Next(t.Context(), "s"))
+		}
+		f.set(always(throttled()))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := a.Next(ctx, "s"); err == nil {
+			t.Fatal("an ID from nowhere")
+		}
+		f.set(nil)
+		must(a.Next(t.Context(), "s"))
+		s := sequenceOf(t, a, "s")
+		s.mu.Lock()
+		kept := len(s.events)
+		s.mu.Unlock()
+		if kept < maxEvents || kept > maxEvents+16 {
+			t.Errorf("%d events are kept", kept)
+		}
+		fired := a.Stats().Alerts
+		close(release)
+		synctest.Wait()
+		if leases < maxEvents || leases > maxEvents+2 || alerts == 0 || !fired.Has(AlertThrottled) {
+			t.Errorf("told of %d leases and %d alerts; firing: %v", leases, alerts, fired.Kinds())
+		}
+	})
+}
+
 // TestAlertsComeAndGo goes through the life of each alert that a process finds
 // by itself.
 func TestAlertsComeAndGo(t *testing.T) {

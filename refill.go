@@ -193,7 +193,9 @@ func (s *core) refill() {
 
 	s.mu.Lock()
 	if !s.closed || err == nil { // what Close cut off failed for no other reason
-		s.events = append(s.events, s.attemptedLease(mandatory, s.a.now()-now, got, err))
+		if e := s.attemptedLease(mandatory, s.a.now()-now, got, err); len(s.events) < maxEvents {
+			s.events = append(s.events, e)
+		}
 	}
 	s.settle(gen, now, got, err)
 	var newDay *change
