@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 )
 
-// Create makes a sequence, as CREATE SEQUENCE does. If it exists with the same
-// definition that is fine, with another one it is ErrDefinitionMismatch.
+// Create makes a sequence, as CREATE SEQUENCE does. If it exists that is fine as
+// long as its definition and daily limit agree with the clauses that are given
+// (what is left out may have been altered since), and otherwise it is
+// ErrDefinitionMismatch.
 func (a *Allocator) Create(ctx context.Context, name string, cs ...Clause) error {
 	c := gather(cs)
 	if err := errors.Join(a.checkName(name), c.checkCreate(name)); err != nil {
@@ -22,11 +25,8 @@ func (a *Allocator) Create(ctx context.Context, name string, cs ...Clause) error
 		if it == nil {
 			return ch, nil
 		}
-		have, want := it.definition(), c.definition()
-		haveLimit, wantLimit := it.said().limit(dailyLimit{}), c.limit(dailyLimit{})
-		if have != want || haveLimit != wantLimit {
-			return nil, fmt.Errorf("%w: sequence %q in table %q exists with %v and daily limit %v, not with %v and %v; change it with Alter",
-				ErrDefinitionMismatch, name, a.store.table(), have, haveLimit, want, wantLimit)
+		if why := c.disagreesWith(it); why != "" {
+			return nil, a.mismatch(name, why)
 		}
 		return nil, nil
 	})
@@ -288,7 +288,7 @@ func (a *Allocator) Advance(ctx context.Context, name string, atLeast int64) (in
 
 // retry makes a call that changes nothing until it succeeds, ctx or the
 // Allocator ends, or its error is permanent.
-func (a *Allocator) retry(ctx context.Context, call func(context.Context) error) error {
+func (a *Allocator) retry(ctx context.Context, doing string, call func(context.Context) error) error {
 	if err := a.open(); err != nil {
 		return err
 	}
@@ -305,7 +305,7 @@ func (a *Allocator) retry(ctx context.Context, call func(context.Context) error)
 			return err
 		}
 		if !sleep(ctx, a.delay(err, tries)) {
-			return errors.Join(a.open(), &waitError{table: a.store.table(), ctx: contextErr(ctx), last: err})
+			return errors.Join(a.open(), &waitError{doing: doing, table: a.store.table(), ctx: contextErr(ctx), last: err})
 		}
 	}
 }
@@ -372,7 +372,7 @@ func (a *Allocator) retuned(name string, it *item) {
 	if s := a.known(name); s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.held = 0
+		s.held, s.seen = 0, it
 		s.retune(it.tune)
 	}
 }
@@ -386,6 +386,10 @@ func (a *Allocator) changed(name string, it *item, err error) {
 	if s := a.known(name); s != nil {
 		s.refresh(it)
 	}
+}
+
+func (a *Allocator) mismatch(name, why string) error {
+	return fmt.Errorf("%w: sequence %q in table %q: %s; change the code, or the table with Alter", ErrDefinitionMismatch, name, a.store.table(), why)
 }
 
 func (a *Allocator) notFound(name string) error {
@@ -471,14 +475,22 @@ func (a *Allocator) carry(ctx context.Context, name string, known *item, plan fu
 			return nil, err
 		}
 		le, ok := asLeaseError(err)
-		open = open || ok && le.MaybeApplied
+		open = open || ok && le.MaybeApplied && ch != nil
+		if l := a.logger(slog.LevelWarn); l != nil && tries == 0 {
+			l.LogAttrs(ctx, slog.LevelWarn, "ddbseq: call failed, trying again",
+				slog.String("sequence", name), slog.String("table", a.store.table()), slog.Any("error", err))
+		}
 		d := a.delay(err, tries)
 		tries++
 		if !sleep(ctx, d) {
 			if open {
-				err = errors.Join(ErrOutcomeUnknown, err)
+				err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 			}
-			return nil, &waitError{sequence: name, table: a.store.table(), ctx: contextErr(ctx), last: err}
+			doing := "changing"
+			if ch == nil {
+				doing = "reading"
+			}
+			return nil, &waitError{doing: fmt.Sprintf("%s sequence %q", doing, name), table: a.store.table(), ctx: contextErr(ctx), last: err}
 		}
 	}
 }

@@ -1,13 +1,17 @@
 package ddbseq
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -78,7 +82,7 @@ func TestCreateIsIdempotentAndRefusesAnotherDefinition(t *testing.T) {
 			ok(t, a.Create(ctx, "s", IncrementBy(2), MaxValue(99)))
 			ok(t, a.Create(ctx, "s", StartWith(1), IncrementBy(2), MinValue(1), MaxValue(99), NoCycle())) // the defaults in words
 			err = a.Create(ctx, "s", IncrementBy(3), MaxValue(99))
-			wantErr(t, err, ErrDefinitionMismatch, `"s"`, s.backend.table(), "INCREMENT 2", "INCREMENT 3", "Alter")
+			wantErr(t, err, ErrDefinitionMismatch, `"s"`, s.backend.table(), "INCREMENT is 3 in the code and 2 in the table", "Alter")
 			if after, err := a.Describe(ctx, "s"); err != nil || after != before {
 				t.Errorf("%+v, %v, want %+v", after, err, before)
 			}
@@ -89,6 +93,76 @@ func TestCreateIsIdempotentAndRefusesAnotherDefinition(t *testing.T) {
 			_, err = a.Describe(ctx, "t")
 			wantErr(t, err, ErrNotFound, `"t"`, "Create")
 		})
+	}
+}
+
+// A process that creates its sequences when it starts must start again after an
+// operator has altered them.
+func TestCreateAgreesWithWhatIsNotSaid(t *testing.T) {
+	for _, st := range stores() {
+		t.Run(st.name, func(t *testing.T) {
+			ctx, s := t.Context(), st.open(t)
+			a := newTest(t, s, strict(1))
+			create := func() error { return a.Create(ctx, "s", StartWith(1000)) }
+			ok(t, create())
+			ok(t, a.Alter(ctx, "s", MaxValue(1<<40), IncrementBy(3), DailyLimit(1_000_000), DailyLimitZone("Europe/Berlin")))
+			ok(t, create())
+			ok(t, a.Create(ctx, "s"))
+			ok(t, a.Alter(ctx, "s", Tune(func(tn *Tuning) { tn.Runway = new(time.Hour) })))
+			ok(t, create())
+			for text, cs := range map[string][]Clause{
+				"START is 999 in the code and 1000 in the table":         {StartWith(999)},
+				"MAXVALUE is 10000 in the code and 1099511627776 in the": {StartWith(1000), MaxValue(10_000)},
+				"the daily limit is 5":                                   {StartWith(1000), DailyLimit(5)},
+				"the type asked for holds -2147483648 to 2147483647":     {Int32()},
+			} {
+				wantErr(t, a.Create(ctx, "s", cs...), ErrDefinitionMismatch, `"s"`, s.backend.table(), text, "Alter")
+			}
+		})
+	}
+}
+
+// Only a write can have an unknown outcome: what a process holds is worth most
+// while the table cannot be reached.
+func TestAnAdministrativeCallThatCannotEvenReadChangesNothing(t *testing.T) {
+	for name, fail := range map[string]fault{
+		"hangs": {hang: true},
+		"fails": {err: &LeaseError{Op: "GetItem", Table: "t", MaybeApplied: true, Err: errBoom}},
+	} {
+		for what, call := range map[string]func(context.Context, *Allocator) error{
+			"alter":   func(ctx context.Context, a *Allocator) error { return a.Alter(ctx, "s", MaxValue(1<<40)) },
+			"restart": func(ctx context.Context, a *Allocator) error { return a.Restart(ctx, "s", 5000) },
+			"tune":    func(ctx context.Context, a *Allocator) error { return a.Alter(ctx, "s", Pause()) },
+		} {
+			t.Run(what+" "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var log bytes.Buffer
+					store, f := withFaults(Memory(), nil)
+					a := newTest(t, store, fixed(100), createMissing, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+					must(a.Next(t.Context(), "s"))
+					f.set(func(op, _ string, _ int) fault {
+						if op != "GetItem" {
+							return fault{}
+						}
+						return fail
+					})
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					defer cancel()
+					err := call(ctx, a)
+					wantErr(t, err, context.DeadlineExceeded, `reading sequence "s" in table`)
+					if errors.Is(err, ErrOutcomeUnknown) || strings.Contains(err.Error(), "\n") {
+						t.Errorf("got %v", err)
+					}
+					if n := strings.Count(log.String(), "call failed, trying again"); n != 1 {
+						t.Errorf("the log has it %d times: %s", n, &log)
+					}
+					f.set(nil)
+					if n := a.Stats().Remaining; n != 99 {
+						t.Errorf("memory holds %d IDs, want the 99 it had", n)
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -138,9 +138,10 @@ func (a *Allocator) find(name string) (*Sequence, error) {
 //
 // Clauses say what the code relies on: they must agree with the definition in
 // the table, and with CreateMissing they make it. A clause that is left out is
-// taken from the table, so that it can be altered there. Clauses and sizing
-// count when they are given before the sequence is first used; clauses that
-// contradict earlier ones are refused with ErrDefinitionMismatch.
+// taken from the table, so that it can be altered there. Clauses that contradict
+// those of an earlier call, or the table as this process saw it last, are refused
+// with ErrDefinitionMismatch and do not count; those that nothing is known of yet
+// are compared by the first lease. Sizing counts from the next lease on.
 func (a *Allocator) Sequence(name string, opts ...SequenceOption) (*Sequence, error) {
 	return a.lookup(name, opts)
 }

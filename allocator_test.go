@@ -337,6 +337,35 @@ func TestContradictingClausesAreRefused(t *testing.T) {
 	}
 }
 
+// Whoever says something wrong of a sequence in use is told so, and nobody else.
+func TestAWrongClauseGivenLateHurtsNobodyElse(t *testing.T) {
+	m := Memory()
+	a := newTest(t, m, fixed(2))
+	ctx := t.Context()
+	ok(t, a.Create(ctx, "s", MaxValue(1000)))
+	s := sequenceOf(t, a, "s")
+	must(s.Next(ctx))
+	for text, cs := range map[string][]SequenceOption{
+		"START is 77 in the code and 1 in the table":           {StartWith(77)},
+		"MAXVALUE is 5 in the code and 1000 in the table":      {MaxValue(5)},
+		"the daily limit is 9":                                 {DailyLimit(9)},
+		"INCREMENT is 2 in the code and 1 in the table, CYCLE": {IncrementBy(2), Cycle()},
+	} {
+		_, err := a.Sequence("s", cs...)
+		wantErr(t, err, ErrDefinitionMismatch, `"s"`, m.backend.table(), text, "Alter")
+	}
+	sequenceOf(t, a, "s", StartWith(1), MaxValue(1000))
+	for range 10 {
+		must(s.Next(ctx))
+	}
+	ok(t, a.Alter(ctx, "s", DailyLimit(100)))
+	sequenceOf(t, a, "s", DailyLimit(100)) // as this process has just set it
+	ok(t, newTest(t, m, fixed(2)).Alter(ctx, "s", NoMaxValue()))
+	must(s.Next(ctx)) // the block it has
+	_, err := s.Next(ctx)
+	wantErr(t, err, ErrDefinitionMismatch, "MAXVALUE is 1000 in the code")
+}
+
 func TestRefreshAndAdvanceNeverRepeatAnID(t *testing.T) {
 	m := Memory()
 	all := []*Allocator{newTest(t, m, fixed(7)), newTest(t, m, fixed(5))}

@@ -247,6 +247,17 @@ func (c clauses) disagrees(d Definition) string {
 	return strings.Join(out, ", ")
 }
 
+// disagreesWith returns what of c the item does not meet, in words.
+func (c clauses) disagreesWith(it *item) string {
+	var out []string
+	for _, why := range []string{c.disagrees(it.definition()), c.disagreesLimit(it.said().limit(dailyLimit{}))} {
+		if why != "" {
+			out = append(out, why)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
 // check applies PostgreSQL's checks in PostgreSQL's order and reports the first
 // that fails. c holds the clauses that led to d.
 func (d Definition) check(sequence string, c clauses) error {

@@ -102,7 +102,7 @@ func (a *Allocator) List(ctx context.Context) iter.Seq2[Description, error] {
 		var at cursor
 		for first := true; first || at != nil; first = false {
 			var page []listed
-			err := a.retry(ctx, func(ctx context.Context) error {
+			err := a.retry(ctx, "listing the sequences", func(ctx context.Context) error {
 				var next cursor
 				var err error
 				if page, next, err = a.store.page(ctx, a.opts.KeyPrefix, at); err == nil {

@@ -19,8 +19,8 @@ import (
 )
 
 // failure classifies a failed SDK call: would a retry help, at once or later,
-// and may the write have been applied? Where that is not known for certain it
-// may: the token of the lease settles it. The codes are those of DynamoDB's
+// and may the write, if it is one, have been applied? Where that is not known for
+// certain it may: the token of the lease settles it. The codes are those of DynamoDB's
 // "Error handling" page and of the SDK's retry package.
 func (d *dynamo) failure(ctx context.Context, op, key string, err error) error {
 	le := &LeaseError{Sequence: key, Table: d.name, Op: op, Err: err}
@@ -34,6 +34,7 @@ func (d *dynamo) failure(ctx context.Context, op, key string, err error) error {
 	} else {
 		le.classifyTransport(err)
 	}
+	le.MaybeApplied = le.MaybeApplied && op == "UpdateItem"
 	le.retryAfter = retryAfter(err)
 	return le
 }

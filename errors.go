@@ -210,15 +210,16 @@ func permanent(err error) bool {
 // waitError is what a caller gets whose context ended while it waited: both its
 // own error and the store's last one.
 type waitError struct {
-	sequence, table string
-	ctx, last       error
+	doing     string // for what: "waiting for sequence ..."
+	table     string
+	ctx, last error
 }
 
 func (e *waitError) Error() string {
 	if e.last == nil {
-		return fmt.Sprintf("ddbseq: waiting for sequence %q in table %q: %v", e.sequence, e.table, e.ctx)
+		return fmt.Sprintf("ddbseq: %s in table %q: %v", e.doing, e.table, e.ctx)
 	}
-	return fmt.Sprintf("ddbseq: waiting for sequence %q in table %q: %v (last store error: %v)", e.sequence, e.table, e.ctx, e.last)
+	return fmt.Sprintf("ddbseq: %s in table %q: %v (last store error: %v)", e.doing, e.table, e.ctx, e.last)
 }
 
 func (e *waitError) Unwrap() []error {

@@ -313,6 +313,11 @@ func TestEveryErrorCodeHasItsClass(t *testing.T) {
 			if n := p.Count("UpdateItem", "").Requests; n != 1 {
 				t.Errorf("%d requests", n)
 			}
+			rules(t, p, faultproxy.Rule{Op: "GetItem", Action: faultproxy.Error(c.status, c.code, "said the server")})
+			_, err = DynamoDB(testClient(p.URL()), "t").backend.get(t.Context(), "s")
+			if le, ok := asLeaseError(err); !ok || le.Permanent != c.permanent || le.MaybeApplied {
+				t.Errorf("reading got %+v", le)
+			}
 		})
 	}
 }

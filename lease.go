@@ -1,7 +1,6 @@
 package ddbseq
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -236,9 +235,8 @@ func (s *core) draft(l *lease, f *facts, n int64) (*change, error) {
 		return nil, err
 	}
 	d := it.definition()
-	if why := cmp.Or(l.code.disagrees(d), l.code.disagreesLimit(it.said().limit(dailyLimit{}))); why != "" {
-		return nil, fmt.Errorf("%w: sequence %q in table %q: %s; change the code, or the table with Alter",
-			ErrDefinitionMismatch, s.name, s.a.store.table(), why)
+	if why := l.code.disagreesWith(it); why != "" {
+		return nil, s.a.mismatch(s.name, why)
 	}
 	ch := &change{
 		key: s.key(), token: randomID(), base: it,

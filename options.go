@@ -84,7 +84,8 @@ type Options struct {
 	Hooks Hooks
 
 	// Logger gets leases at Debug level; at Warn level the first failure after a
-	// success, and alerts; and at Info level the end of an alert. Defaults to
+	// success, of a call of administration its first, and alerts; and at Info level
+	// the end of an alert. Defaults to
 	// nil, which is silent.
 	Logger *slog.Logger
 

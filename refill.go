@@ -373,7 +373,9 @@ func (s *core) refresh(changed *item) *tail {
 		return nil
 	}
 	s.gen++
-	s.changed = changed
+	if s.changed = changed; changed != nil {
+		s.seen = changed
+	}
 	s.held, s.learned = 0, 0
 	t := s.empty()
 	s.tally.abandoned.Refresh += t.dropped
@@ -436,10 +438,17 @@ func (s *core) reconfigure(cfg sequenceConfig, z Sizing) error {
 	defer s.mu.Unlock()
 	merged, conflict := s.code.merge(cfg.clauses)
 	if conflict != "" {
-		return fmt.Errorf("%w: sequence %q: %s", ErrDefinitionMismatch, s.name, conflict)
+		return fmt.Errorf("%w: sequence %q in table %q: %s; let all calls say the same", ErrDefinitionMismatch, s.name, s.a.store.table(), conflict)
 	}
 	if err := merged.checkSaid(s.name); err != nil {
 		return err
+	}
+	if s.seen != nil {
+		// It is in use: what does not agree is refused to whoever says it, and must
+		// not stop the others.
+		if why := merged.disagreesWith(s.seen); why != "" {
+			return s.a.mismatch(s.name, why+" as this process saw it last")
+		}
 	}
 	s.code = &merged
 	if len(cfg.sizing) > 0 {

@@ -3,6 +3,7 @@ package ddbseq
 import (
 	"container/list"
 	"context"
+	"fmt"
 )
 
 // A waiter is a caller that found memory empty.
@@ -91,7 +92,7 @@ func (s *core) refusal() error {
 }
 
 func (s *core) waitError(ctx context.Context) error {
-	return &waitError{sequence: s.name, table: s.a.store.table(), ctx: contextErr(ctx), last: s.err}
+	return &waitError{doing: fmt.Sprintf("waiting for sequence %q", s.name), table: s.a.store.table(), ctx: contextErr(ctx), last: s.err}
 }
 
 // leave takes a waiter off the queue. requires mu

@@ -294,4 +294,14 @@ var mutants = []mutant{
 		old: "s.hasten() // it looks again when it is done", new: "",
 		tests: "^TestWhoComesIsNotKeptWaitingForPatience$",
 	},
+	{
+		name: "a read that fails has an unknown outcome", file: "admin.go",
+		old: "le.MaybeApplied && ch != nil", new: "le.MaybeApplied",
+		tests: "^TestAnAdministrativeCallThatCannotEvenReadChangesNothing$",
+	},
+	{
+		name: "a wrong clause given late stops everybody", file: "refill.go",
+		old: "why := merged.disagreesWith(s.seen); why != \"\"", new: "why := merged.disagreesWith(s.seen); false",
+		tests: "^TestAWrongClauseGivenLateHurtsNobodyElse$",
+	},
 }
