@@ -40,8 +40,10 @@ func (a *Allocator) Create(ctx context.Context, name string, cs ...Clause) error
 // replaces the last value first. A change of direction, and a RESTART that goes
 // back, needs [AllowReuse].
 //
-// This process drops what it holds; it is abandoned. Other processes hand out
-// what they hold and obey with their next lease, or at once after Refresh.
+// After a change of the definition or a RESTART this process drops what it holds;
+// it is abandoned. Pause, Tune and a daily limit stop leases only: what is in
+// memory is handed out, here too. Other processes hand out what they hold and obey
+// with their next lease, or at once after Refresh.
 func (a *Allocator) Alter(ctx context.Context, name string, cs ...Clause) error {
 	c := gather(cs)
 	if err := a.checkName(name); err != nil {
@@ -82,14 +84,14 @@ func (a *Allocator) alteration(name string, it *item, c clauses, token, ver, bor
 	} else if c.restartStart {
 		position = d.Start
 	}
-	if err := d.checkPosition(name, position); err != nil {
+	if err := d.checkPosition(name, position, !c.restarts() && it.lastID != nil); err != nil {
 		return nil, err
 	}
 	ch := &change{key: it.key, token: token, base: it, fence: !c.restarts(), born: born}
 	if c.tune != nil {
-		t, err := it.tune.change(name, *c.tune)
-		if err != nil {
-			return nil, err
+		t, bad := it.tune.change(*c.tune)
+		if bad != "" {
+			return nil, fmt.Errorf("%w: Tune of sequence %q in table %q: %s", ErrInvalidOptions, name, a.store.table(), bad)
 		}
 		ch.tune = t
 	}
@@ -126,13 +128,17 @@ func (a *Allocator) alteration(name string, it *item, c clauses, token, ver, bor
 }
 
 // checkPosition is the part of ALTER SEQUENCE's checks that comes after those
-// of the definition.
-func (d Definition) checkPosition(name string, v int64) error {
+// of the definition. PostgreSQL's word for v is RESTART also where nobody gave one.
+func (d Definition) checkPosition(name string, v int64, leased bool) error {
+	what := fmt.Sprintf("RESTART value (%d)", v)
+	if leased {
+		what = fmt.Sprintf("RESTART value (%d, the last value leased)", v)
+	}
 	switch {
 	case v < d.Min:
-		return &DefinitionError{Sequence: name, Rule: "restart_below_min", Detail: fmt.Sprintf("RESTART value (%d) cannot be less than MINVALUE (%d)", v, d.Min)}
+		return &DefinitionError{Sequence: name, Rule: "restart_below_min", Detail: fmt.Sprintf("%s cannot be less than MINVALUE (%d)", what, d.Min)}
 	case v > d.Max:
-		return &DefinitionError{Sequence: name, Rule: "restart_above_max", Detail: fmt.Sprintf("RESTART value (%d) cannot be greater than MAXVALUE (%d)", v, d.Max)}
+		return &DefinitionError{Sequence: name, Rule: "restart_above_max", Detail: fmt.Sprintf("%s cannot be greater than MAXVALUE (%d)", what, d.Max)}
 	}
 	return nil
 }
@@ -257,7 +263,7 @@ func (a *Allocator) Advance(ctx context.Context, name string, atLeast int64) (in
 	current := atLeast
 	_, err := a.administer(ctx, name, func(it *item) (*change, error) {
 		if it == nil {
-			return nil, a.notFound(name)
+			return nil, fmt.Errorf("%w, and a StartWith beyond every ID in your data", a.notFound(name))
 		}
 		d := it.definition()
 		if it.behindAt() && d.after(*it.at, atLeast) {
@@ -397,7 +403,7 @@ func (a *Allocator) notFound(name string) error {
 }
 
 func (a *Allocator) outOfBounds(name string, v int64, d Definition) error {
-	return fmt.Errorf("%w: %d of sequence %q in table %q (%d..%d)", ErrOutOfBounds, v, name, a.store.table(), d.Min, d.Max)
+	return fmt.Errorf("%w: %d of sequence %q in table %q (%d..%d): Alter moves the bounds", ErrOutOfBounds, v, name, a.store.table(), d.Min, d.Max)
 }
 
 func (a *Allocator) reuse(name, why string) error {
@@ -414,7 +420,7 @@ func (a *Allocator) administer(ctx context.Context, name string, plan func(*item
 	defer context.AfterFunc(a.ctx, cancel)()
 	it, err := a.carry(ctx, name, nil, plan)
 	if err != nil && a.open() != nil {
-		return nil, errors.Join(ErrClosed, err)
+		return nil, fmt.Errorf("%w: %w", a.closedError(), err)
 	}
 	return it, err
 }

@@ -99,6 +99,9 @@ func (s AlertSet) Kinds() []AlertKind {
 	return out
 }
 
+// String lists their names.
+func (s AlertSet) String() string { return fmt.Sprint(s.Kinds()) }
+
 // MarshalJSON writes the list of names.
 func (s AlertSet) MarshalJSON() ([]byte, error) { return json.Marshal(s.Kinds()) }
 
@@ -122,7 +125,7 @@ type Alert struct {
 	Kind            AlertKind
 	Firing          bool    // false: it is over
 	Level           float64 // 1 is the threshold
-	Text            string  // what is the case, in words
+	Text            string  // what is the case, in words; empty when it is over
 }
 
 const (

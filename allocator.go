@@ -61,7 +61,9 @@ func New(store *Store, optFns ...func(*Options)) (*Allocator, error) {
 	}
 	opts := defaultOptions(store)
 	for _, fn := range optFns {
-		fn(&opts)
+		if fn != nil {
+			fn(&opts)
+		}
 	}
 	if err := opts.validate(); err != nil {
 		return nil, err
@@ -82,7 +84,9 @@ func New(store *Store, optFns ...func(*Options)) (*Allocator, error) {
 }
 
 // Open returns an Allocator on a DynamoDB table, with the AWS settings of the
-// environment: credentials, region and endpoint are found as by the AWS CLI.
+// environment: credentials, region and endpoint are found as by the AWS CLI. It
+// calls nobody but who gives the credentials; if there are none until ctx ends,
+// that is ErrAccessDenied.
 func Open(ctx context.Context, table string, optFns ...func(*Options)) (*Allocator, error) {
 	cfg, err := config.LoadDefaultConfig(ctx)
 	if err != nil {
@@ -90,6 +94,13 @@ func Open(ctx context.Context, table string, optFns ...func(*Options)) (*Allocat
 	}
 	if cfg.Region == "" {
 		return nil, fmt.Errorf("%w: no AWS region is set for table %q; set AWS_REGION", ErrInvalidOptions, table)
+	}
+	// Later, when they expire, credentials that cannot be had are an outage. A
+	// process that never had any would wait for ever.
+	if cfg.Credentials != nil {
+		if _, err := cfg.Credentials.Retrieve(ctx); err != nil {
+			return nil, fmt.Errorf("%w: no AWS credentials for table %q: set a profile, a role or AWS_ACCESS_KEY_ID: %w", ErrAccessDenied, table, err)
+		}
 	}
 	return New(DynamoDB(dynamodb.NewFromConfig(cfg), table), optFns...)
 }
@@ -157,13 +168,16 @@ func (a *Allocator) lookup(name string, opts []SequenceOption) (*Sequence, error
 	for _, fn := range cfg.sizing {
 		fn(&z)
 	}
-	if err := errors.Join(a.checkName(name), z.validate()); err != nil {
+	if err := z.validate(); err != nil {
+		return nil, fmt.Errorf("%w (WithSizing of sequence %q)", err, name)
+	}
+	if err := a.checkName(name); err != nil {
 		return nil, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return nil, ErrClosed
+		return nil, a.closedError()
 	}
 	if s, ok := (*a.names.Load())[name]; ok {
 		return s, s.reconfigure(cfg, z)
@@ -261,9 +275,13 @@ func (a *Allocator) CreateTable(ctx context.Context) error {
 
 func (a *Allocator) open() error {
 	if a.ctx.Err() != nil {
-		return ErrClosed
+		return a.closedError()
 	}
 	return nil
+}
+
+func (a *Allocator) closedError() error {
+	return fmt.Errorf("%w (table %q)", ErrClosed, a.store.table())
 }
 
 // closeGrace is how long Close waits for calls to the store to heed the end of

@@ -84,7 +84,10 @@ type check struct {
 }
 
 func (c *check) fail(format string, args ...any) {
-	err := fmt.Errorf("ddbseq: "+format, args...)
+	err := fmt.Errorf(format, args...)
+	if !strings.HasPrefix(err.Error(), "ddbseq: ") {
+		err = fmt.Errorf("ddbseq: %w", err)
+	}
 	c.errs = append(c.errs, err)
 	c.Errors = append(c.Errors, strings.TrimPrefix(err.Error(), "ddbseq: "))
 }
@@ -114,7 +117,9 @@ const defaultCheckSequence = "ddbseq.check"
 func (a *Allocator) Check(ctx context.Context, optFns ...func(*CheckOptions)) (CheckReport, error) {
 	c := check{opts: CheckOptions{Sequence: defaultCheckSequence}}
 	for _, fn := range optFns {
-		fn(&c.opts)
+		if fn != nil {
+			fn(&c.opts)
+		}
 	}
 	if err := cmp.Or(a.open(), a.checkName(c.opts.Sequence)); err != nil {
 		return c.CheckReport, err

@@ -432,7 +432,7 @@ func (c clauses) checkSaid(sequence string) error {
 // misplaced refuses clauses that only ALTER SEQUENCE takes.
 func (c clauses) misplaced(sequence string) error {
 	if c.restarts() || c.allowReuse || c.tune != nil {
-		return &DefinitionError{Sequence: sequence, Rule: "misplaced_clause", Detail: "RESTART, AllowReuse and Tune belong to Alter and Restart"}
+		return &DefinitionError{Sequence: sequence, Rule: "misplaced_clause", Detail: "RESTART, Tune, Pause and Resume belong to Alter, AllowReuse to Alter and Restart"}
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"reflect"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -22,8 +24,9 @@ type UpdateItemAPI interface {
 	UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error)
 }
 
-// GetItemAPI is used, if the client has it, to learn a sequence before its
-// first lease and by Describe. Without it a refused first write teaches the same.
+// GetItemAPI is used, if the client has it, to learn a sequence before its first
+// lease; without it a refused first write teaches the same. Create, Alter, Restart,
+// Advance, Describe, Refresh and CreateShadow need it.
 type GetItemAPI interface {
 	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
 }
@@ -70,6 +73,8 @@ type TableOptions struct {
 	Rename map[string]string
 }
 
+var tableName = regexp.MustCompile(`^[a-zA-Z0-9_.:/-]+$`)
+
 // DynamoDB returns the Store that a DynamoDB table is. The table has one string
 // partition key; [Allocator.CreateTable] makes a suitable one.
 //
@@ -79,15 +84,19 @@ type TableOptions struct {
 func DynamoDB(client UpdateItemAPI, table string, optFns ...func(*TableOptions)) *Store {
 	opts := TableOptions{KeyAttribute: "entityType", CounterAttribute: "lastID"}
 	for _, fn := range optFns {
-		fn(&opts)
+		if fn != nil {
+			fn(&opts)
+		}
 	}
 	d := &dynamo{client: client, name: table}
 	d.attrs, d.err = opts.attributes()
 	switch {
-	case client == nil:
+	case client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil():
 		d.err = fmt.Errorf("%w: DynamoDB: client is nil", ErrInvalidOptions)
 	case table == "":
 		d.err = fmt.Errorf("%w: DynamoDB: table is empty", ErrInvalidOptions)
+	case !tableName.MatchString(table):
+		d.err = fmt.Errorf("%w: DynamoDB: %q is no name of a table, nor an ARN", ErrInvalidOptions, table)
 	}
 	return &Store{backend: d}
 }

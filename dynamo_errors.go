@@ -59,6 +59,7 @@ func (le *LeaseError) classifyCode(code string, err error) {
 			return
 		}
 		le.Permanent, le.kind = true, ErrAccessDenied
+		le.unknown = code != "AccessDeniedException" && code != "NotAuthorized" && code != "OptInRequired"
 	case "ResourceNotFoundException":
 		le.Permanent, le.kind = true, ErrTableNotFound
 	case "ValidationException":

@@ -15,15 +15,17 @@ var (
 	ErrClosed = errors.New("ddbseq: allocator is closed")
 
 	// ErrInvalidName is returned for a sequence name that is empty, longer than
-	// 255 bytes with its prefix, or not UTF-8. No store call was made.
+	// 255 bytes with [Options.KeyPrefix], or not UTF-8. No store call was made.
 	ErrInvalidName = errors.New("ddbseq: invalid sequence name")
 
 	// ErrInvalidCount is returned by Fill and Reserve for fewer than one ID, or
-	// for more than the sequence has in all. No store call was made.
+	// for more than the sequence has in all. No store call was made if the code or
+	// a lease of the last second says how many those are.
 	ErrInvalidCount = errors.New("ddbseq: invalid number of IDs")
 
-	// ErrInvalidOptions is returned by New, Open and DynamoDB's first use for
-	// options that make no sense; the message names the field.
+	// ErrInvalidOptions is returned by New and Open, also for what DynamoDB was
+	// given, by Sequence for a WithSizing, and by Alter for a Tune, that make no
+	// sense; the message names the field.
 	ErrInvalidOptions = errors.New("ddbseq: invalid options")
 
 	// ErrInvalidDefinition is returned for clauses that PostgreSQL would refuse
@@ -40,7 +42,7 @@ var (
 	ErrTableNotFound = errors.New("ddbseq: table not found")
 
 	// ErrAccessDenied is returned when the credentials may not do what the
-	// message names.
+	// message names, are refused, or, by Open, cannot be had.
 	ErrAccessDenied = errors.New("ddbseq: access denied")
 
 	// ErrSchema is returned when the table's key is not one string partition
@@ -141,9 +143,13 @@ type MovedBackError struct {
 }
 
 func (e *MovedBackError) Error() string {
+	advice := "Advance it beyond every ID in your data"
+	if e.Reason == reasonDeleted {
+		advice = "stop the processes and Create it with a StartWith beyond every ID in your data"
+	}
 	return fmt.Sprintf("ddbseq: sequence %q in table %q moved back: %s; last leased by the table: %s, as known before: %s; "+
-		"make sure that the right table is in use, then Advance it beyond every ID in your data",
-		e.Sequence, e.Table, e.Reason, text(e.Stored), text(e.Known))
+		"make sure that the right table is in use, then %s",
+		e.Sequence, e.Table, e.Reason, text(e.Stored), text(e.Known), advice)
 }
 
 // Is matches ErrCounterMovedBack, and ErrNotFound when the item is gone.
@@ -171,6 +177,7 @@ type LeaseError struct {
 	Err       error
 
 	kind       error // sentinel to match, or nil
+	unknown    bool  // the credentials, not what they allow, are what is refused
 	now        bool  // worth one immediate retry: the connection was stale
 	retryAfter time.Duration
 }
@@ -182,8 +189,11 @@ func (le *LeaseError) Error() string {
 		advice = ": check table name, region and account, or make it with CreateTable"
 	case ErrAccessDenied:
 		advice = ": allow dynamodb:" + le.Op + " on the table and its leading keys"
+		if le.unknown {
+			advice = ": check the credentials, their region and the clock"
+		}
 	case ErrSchema:
-		advice = ": the table must have one string partition key and no sort key"
+		advice = ": the table must have one string partition key and no sort key; TableOptions.KeyAttribute names it"
 	case ErrThrottled:
 		advice = throttleAdvice(le.Reasons)
 	}
@@ -253,7 +263,8 @@ func contextErr(ctx context.Context) error {
 type corruptError struct{ key, table, what string }
 
 func (e *corruptError) Error() string {
-	return fmt.Sprintf("ddbseq: sequence %q in table %q: %s: repair the item by hand", e.key, e.table, e.what)
+	return fmt.Sprintf("ddbseq: sequence %q in table %q: %s: repair the item by hand; or, if the attribute is another program's, give ours another name with TableOptions.Rename",
+		e.key, e.table, e.what)
 }
 
 func (e *corruptError) Is(target error) bool { return target == ErrCorrupt }
@@ -265,7 +276,7 @@ type layoutError struct {
 }
 
 func (e *layoutError) Error() string {
-	return fmt.Sprintf("ddbseq: sequence %q in table %q has layout version %d, this version of ddbseq knows %d: upgrade it",
+	return fmt.Sprintf("ddbseq: sequence %q in table %q has layout version %d, this version of ddbseq knows %d: upgrade it; or, if the attribute is another program's, give ours another name with TableOptions.Rename",
 		e.key, e.table, e.v, layoutVersion)
 }
 
@@ -285,5 +296,5 @@ func throttleAdvice(reasons []string) string {
 	case t.Account > 0:
 		return ": the account's quota is used up: ask for more, or move the table"
 	}
-	return ""
+	return ": raise LeaseEvery, or the capacity of the table"
 }

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strconv"
 	"time"
+	"unicode/utf8"
 )
 
 // Sizing says how far ahead a process leases, in time. It can be given for all
@@ -166,6 +168,8 @@ func (o Options) validate() error {
 		return invalidOption("CloseTimeout", o.CloseTimeout, "must be positive")
 	case o.MaxParallel < 1:
 		return invalidOption("MaxParallel", o.MaxParallel, "must be 1 or more")
+	case !utf8.ValidString(o.KeyPrefix):
+		return invalidOption("KeyPrefix", strconv.Quote(o.KeyPrefix), "must be UTF-8")
 	case len(o.KeyPrefix) >= maxName:
 		return invalidOption("KeyPrefix", o.KeyPrefix, "leaves no room for a name")
 	}
@@ -208,11 +212,19 @@ type sequenceConfig struct {
 	sizing  []func(*Sizing)
 }
 
-func (c Clause) configure(cfg *sequenceConfig) { c(&cfg.clauses) }
+func (c Clause) configure(cfg *sequenceConfig) {
+	if c != nil {
+		c(&cfg.clauses)
+	}
+}
 
 type sizingOption func(*Sizing)
 
-func (fn sizingOption) configure(cfg *sequenceConfig) { cfg.sizing = append(cfg.sizing, fn) }
+func (fn sizingOption) configure(cfg *sequenceConfig) {
+	if fn != nil {
+		cfg.sizing = append(cfg.sizing, fn)
+	}
+}
 
 // WithSizing changes the sizing of one sequence from that of its Allocator.
 func WithSizing(fn func(*Sizing)) SequenceOption { return sizingOption(fn) }

@@ -358,7 +358,7 @@ func (s *core) shut() *tail {
 	s.closed = true
 	t := s.empty()
 	s.tally.abandoned.Close += t.dropped
-	s.fail(ErrClosed)
+	s.fail(s.closedError())
 	s.stop()
 	return t
 }

@@ -225,8 +225,8 @@ func (b Block) All() iter.Seq[int64] {
 }
 
 // Reserve returns n consecutive IDs. They come from one block in memory if one
-// has as many left, otherwise they are leased for this call. Inside they are
-// increasing; among concurrent and later calls they have no place: Next may
+// has as many left, otherwise they are leased for this call. Inside they go in the
+// direction of the sequence; among concurrent and later calls they have no place: Next may
 // still return smaller IDs from blocks leased before. Reserve waits as Next
 // does. n < 1, or more than the sequence has in all, is refused with
 // ErrInvalidCount.
@@ -305,10 +305,10 @@ func (b *block) limit(soft int64) (passed bool) {
 
 func (s *Sequence) countable(n int64) error {
 	if n > maxRun {
-		return fmt.Errorf("%w: %d of sequence %q; at most 2^61 fit into a block", ErrInvalidCount, n, s.name)
+		return fmt.Errorf("%w: %d of sequence %q in table %q; at most 2^61 fit into a block", ErrInvalidCount, n, s.name, s.a.store.table())
 	}
 	if n < 1 {
-		return fmt.Errorf("%w: %d of sequence %q; ask for 1 or more", ErrInvalidCount, n, s.name)
+		return fmt.Errorf("%w: %d of sequence %q in table %q; ask for 1 or more", ErrInvalidCount, n, s.name, s.a.store.table())
 	}
 	if d, ok := s.knownDefinition(); ok && uint64(n) > d.size() {
 		return s.tooMany(n, d)
@@ -317,7 +317,7 @@ func (s *Sequence) countable(n int64) error {
 }
 
 func (s *core) tooMany(n int64, d Definition) error {
-	return fmt.Errorf("%w: %d of sequence %q, which has %d in all (%v)", ErrInvalidCount, n, s.name, d.size(), d)
+	return fmt.Errorf("%w: %d of sequence %q in table %q, which has %d in all (%v)", ErrInvalidCount, n, s.name, s.a.store.table(), d.size(), d)
 }
 
 // knownDefinition returns the definition as a lease showed it lately, or as the

@@ -3,6 +3,7 @@ package ddbseq
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 )
 
@@ -22,6 +23,9 @@ type Tuning struct {
 // processes need no write to follow.
 func Tune(fn func(*Tuning)) Clause {
 	return func(c *clauses) {
+		if fn == nil {
+			return
+		}
 		if c.tune == nil {
 			c.tune = new([]func(*Tuning))
 		}
@@ -74,7 +78,7 @@ func (t Tuning) over(z Sizing) (out Sizing, bad string) {
 		out.MinBlock = min(out.MinBlock, out.MaxBlock)
 	}
 	if err := out.validate(); err != nil {
-		return z, err.Error()
+		return z, strings.TrimPrefix(err.Error(), ErrInvalidOptions.Error()+": ")
 	}
 	if t.FirstBlock != nil && *t.FirstBlock < 1 {
 		return z, fmt.Sprintf("FirstBlock is %d, it must be 1 or more", *t.FirstBlock)
@@ -117,18 +121,18 @@ func set[T any](to *T, v *T) {
 	}
 }
 
-// change returns t as fns change it. Bad values are refused, stored ones that
-// cannot be read are dropped.
-func (t *tuning) change(sequence string, fns []func(*Tuning)) (*tuning, error) {
-	out := t.get().clone()
+// change returns t as fns change it, or in words why that makes no sense. Stored
+// values that cannot be read are dropped.
+func (t *tuning) change(fns []func(*Tuning)) (out *tuning, bad string) {
+	next := t.get().clone()
 	for _, fn := range fns {
-		fn(&out)
+		fn(&next)
 	}
-	if _, bad := out.over(Sizing{
+	if _, bad = next.over(Sizing{
 		Runway: defaultRunway, LeaseEvery: defaultLeaseEvery, RateWindow: defaultRateWindow,
 		MinBlock: defaultMinBlock, MaxBlock: defaultMaxBlock,
 	}); bad != "" {
-		return nil, fmt.Errorf("%w: Tune of sequence %q: %s", ErrInvalidOptions, sequence, bad)
+		return nil, bad
 	}
-	return &tuning{Tuning: out}, nil
+	return &tuning{Tuning: next}, ""
 }

@@ -84,11 +84,15 @@ func (s *core) park(ctx context.Context, w waiter, place *list.Element) grant {
 func (s *core) refusal() error {
 	switch {
 	case s.closed:
-		return ErrClosed
+		return s.closedError()
 	case s.err != nil && s.a.now() < s.held:
 		return s.err
 	}
 	return nil
+}
+
+func (s *core) closedError() error {
+	return fmt.Errorf("%w: sequence %q in table %q", ErrClosed, s.name, s.a.store.table())
 }
 
 func (s *core) waitError(ctx context.Context) error {
