@@ -190,6 +190,9 @@ func (s *Sequence) Fill(ctx context.Context, ids []int64) error {
 // claimUpTo claims as many of n IDs as b has left, by one add, and returns the
 // index of the first. Without look the caller sees to the soft limit.
 func (b *block) claimUpTo(n int64, look bool) (from, got int64) {
+	if b.left() == 0 {
+		return 0, 0 // adds of any n past the end would bring the cursor round some day
+	}
 	from = atomic.AddInt64(&b.cursor, n) - n + 1
 	if got = min(n, b.end-from); got <= 0 {
 		return 0, 0

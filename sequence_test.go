@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 )
@@ -445,4 +446,50 @@ func TestHugeBlocksNeverWrapTheCursor(t *testing.T) {
 			t.Errorf("after Close: %d, %v", id, err)
 		}
 	})
+}
+
+// One ID that nobody takes must not hold on to all blocks that come after it.
+func TestBlocksUsedUpBehindAnotherAreLetGo(t *testing.T) {
+	a := newTest(t, Memory(), createMissing, fixed(100), func(o *Options) { o.forfeit = true })
+	s := sequenceOf(t, a, "s")
+	must(s.Next(t.Context()))
+	for range 1000 {
+		must(s.Reserve(t.Context(), 100))
+	}
+	n := 0
+	for b := s.cur.Load(); b != nil; b = b.next.Load() {
+		n++
+	}
+	if n > 3 {
+		t.Errorf("cur leads through %d blocks", n)
+	}
+	for id := int64(2); id <= 100; id++ { // and the rest of the first one is there
+		if got := must(s.Next(t.Context())); got != id {
+			t.Fatalf("got %d, want %d", got, id)
+		}
+	}
+	if got := must(s.Next(t.Context())); got != 100_101 {
+		t.Errorf("got %d, want the first ID after those that were reserved", got)
+	}
+}
+
+// However large and however many, claims past the end must not bring the cursor
+// round: it would come back to IDs that were handed out.
+func TestClaimsOfAUsedUpBlockDoNotMoveItsCursor(t *testing.T) {
+	a := newTest(t, Memory(), createMissing, fixed(10))
+	s := sequenceOf(t, a, "s")
+	must(s.Next(t.Context()))
+	b := s.cur.Load()
+	if from, n := b.claimUpTo(1<<60, true); from != 1 || n != 9 {
+		t.Fatalf("claimed %d from %d", n, from)
+	}
+	at := atomic.LoadInt64(&b.cursor)
+	for range 100 {
+		if _, n := b.claimUpTo(1<<60, true); n != 0 {
+			t.Fatalf("claimed %d more", n)
+		}
+	}
+	if now := atomic.LoadInt64(&b.cursor); now != at {
+		t.Errorf("the cursor went from %d to %d", at, now)
+	}
 }

@@ -48,6 +48,17 @@ func (s *core) stock() (left int64) {
 	}
 	clear(s.chain[len(kept):])
 	s.chain = kept
+	// Blocks used up behind one that is not would otherwise be kept, and walked
+	// through, for as long as that one lasts.
+	for i, b := range kept {
+		after := s.tail
+		if i+1 < len(kept) {
+			after = kept[i+1]
+		}
+		if b != s.tail && b.next.Load() != after {
+			b.next.Store(after)
+		}
+	}
 	return left
 }
 
