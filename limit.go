@@ -31,7 +31,9 @@ func (e *DailyLimitError) Is(target error) bool { return target == ErrDailyLimit
 // day; what they give back counts no more. It is enforced by the table itself,
 // in the write that leases: callers who find memory empty when it is used up get
 // [ErrDailyLimit] until the day ends. The day is that of the store's clock, in
-// UTC unless [DailyLimitZone] says otherwise. Defaults to none.
+// UTC unless [DailyLimitZone] says otherwise. A Fill or a Reserve of more than is
+// left of the day uses it up before it fails: a Reserve leaves it in the memory of
+// its process, a Fill has abandoned it. Defaults to none.
 func DailyLimit(n int64) Clause { return func(c *clauses) { c.daily = &n } }
 
 // NoDailyLimit takes a daily limit away.

@@ -348,6 +348,17 @@ func TestWhoComesIsNotKeptWaitingForPatience(t *testing.T) {
 	})
 }
 
+func TestWarmingTwiceIsNoReasonToHurry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newTest(t, Memory(), createMissing, func(o *Options) { o.WarmSplay, o.rand = time.Minute, func() float64 { return 0.5 } })
+		began := time.Now()
+		ok(t, a.Warm(t.Context(), "s", "s"))
+		if d := time.Since(began); d < 30*time.Second {
+			t.Errorf("warm after %v, want 30 s", d)
+		}
+	})
+}
+
 func TestWarmSpreadsTheFirstLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, splay = 1000, 100 * time.Second

@@ -23,6 +23,7 @@ type grant struct {
 // wait gets what w wants when it is not in memory: it parks until a lease
 // brings it, in order of arrival, or until ctx ends.
 func (s *core) wait(ctx context.Context, w waiter) (grant, error) {
+	ended := ctx.Err() // not under mu: ctx may be anybody's code, or nil
 	s.mu.Lock()
 	if g, ok := s.scoop(w); ok { // a block arrived meanwhile
 		s.consider()
@@ -33,11 +34,11 @@ func (s *core) wait(ctx context.Context, w waiter) (grant, error) {
 		s.mu.Unlock()
 		return grant{}, err
 	}
-	if ctx.Err() != nil {
+	if ended != nil {
 		s.consider() // the next caller may have more time
-		err := s.waitError(ctx)
+		last := s.err
 		s.mu.Unlock()
-		return grant{}, err
+		return grant{}, s.waitError(ctx, last)
 	}
 	w.ch = make(chan grant, 1)
 	place := s.waiters.PushBack(w)
@@ -67,16 +68,18 @@ func (s *core) park(ctx context.Context, w waiter, place *list.Element) grant {
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	select {
 	case g := <-w.ch:
 		// Served at the last moment. The IDs are this caller's: whoever gets
 		// them later would get them out of order.
+		s.mu.Unlock()
 		return g
 	default:
 	}
 	s.leave(place)
-	return grant{err: s.waitError(ctx)}
+	last := s.err
+	s.mu.Unlock()
+	return grant{err: s.waitError(ctx, last)}
 }
 
 // refusal returns why a caller who found memory empty must not wait, if
@@ -95,8 +98,10 @@ func (s *core) closedError() error {
 	return fmt.Errorf("%w: sequence %q in table %q", ErrClosed, s.name, s.a.store.table())
 }
 
-func (s *core) waitError(ctx context.Context) error {
-	return &waitError{doing: fmt.Sprintf("waiting for sequence %q", s.name), table: s.a.store.table(), ctx: contextErr(ctx), last: s.err}
+// waitError is what a caller whose ctx ended gets, last being the last error of
+// the store. Must be called without mu: ctx may be anybody's code.
+func (s *core) waitError(ctx context.Context, last error) error {
+	return &waitError{doing: fmt.Sprintf("waiting for sequence %q", s.name), table: s.a.store.table(), ctx: contextErr(ctx), last: last}
 }
 
 // leave takes a waiter off the queue. requires mu
@@ -138,7 +143,7 @@ func (s *core) serve(b *block) (taken int64) {
 		if w.whole && n < w.want {
 			continue
 		}
-		if n == 0 && w.want > 0 {
+		if taken == b.end { // nothing is left, nor is memory filled for those who want none
 			break
 		}
 		s.leave(this)

@@ -237,3 +237,115 @@ func TestPermanentErrorsReachWaitersAtOnceAndEndByThemselves(t *testing.T) {
 		}
 	})
 }
+
+// A context is the caller's code: whatever it does must not keep others out.
+func TestNoContextIsAskedUnderTheLock(t *testing.T) {
+	t.Run("nil", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := newTest(t, Memory(), createMissing, fixed(1))
+			s := sequenceOf(t, a, "s")
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("a nil context waited")
+					}
+				}()
+				var none context.Context
+				_, _ = s.Next(none)
+			}()
+			if id, err := s.Next(t.Context()); id != 1 || err != nil {
+				t.Errorf("the next caller got %d, %v", id, err)
+			}
+		})
+	})
+	t.Run("one that asks", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store, faults := withFaults(Memory(), always(transient()))
+			a := newTest(t, store, createMissing)
+			s := sequenceOf(t, a, "s")
+			for range 2 { // one ends while it waits, and the other has ended before
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				asks := curious{ctx, func() { s.Stats() }}
+				_, err := s.Next(asks)
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+				if _, err = s.Next(asks); !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+				cancel()
+			}
+			faults.set(nil)
+		})
+	})
+}
+
+// curious is a context that looks around whenever it is asked.
+type curious struct {
+	context.Context
+	look func()
+}
+
+func (c curious) Value(key any) any { c.look(); return c.Context.Value(key) }
+func (c curious) Err() error        { c.look(); return c.Context.Err() }
+
+func TestWarmReturnsWhenThereAreIDsAlsoBehindAWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, _ := withFaults(Memory(), slow(50*time.Millisecond))
+		a := newTest(t, store, createMissing, fixed(10))
+		s := sequenceOf(t, a, "s")
+		go func() { must(s.Reserve(t.Context(), 10)) }()
+		synctest.Wait()
+		ok(t, a.Warm(t.Context(), "s"))
+		if id, ok := s.TryNext(); !ok {
+			t.Errorf("got %d, %v", id, ok)
+		}
+	})
+}
+
+// Who asks for more than there is in all is sent away; who waits beside is not.
+func TestOnlyThoseWhoWantTooMuchAreSentAway(t *testing.T) {
+	t.Run("of a sequence that is not there yet", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store, _ := withFaults(Memory(), func(_, _ string, call int) fault {
+				if call == 1 { // so that all of them wait when the next one is made
+					return fault{err: transient()}
+				}
+				return fault{}
+			})
+			a := newTest(t, store, createMissing, fixed(10))
+			s := sequenceOf(t, a, "s", MaxValue(100))
+			var wg sync.WaitGroup
+			wg.Go(func() { ok(t, s.Fill(t.Context(), make([]int64, 5))) })
+			wg.Go(func() { must(s.Reserve(t.Context(), 3)) })
+			synctest.Wait()
+			_, err := s.Reserve(t.Context(), 200)
+			wantErr(t, err, ErrInvalidCount, "100 in all")
+			wg.Wait()
+		})
+	})
+	t.Run("of one that is made anew", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			mem := Memory()
+			store, faults := withFaults(mem, nil)
+			a := newTest(t, store, createMissing, fixed(10))
+			ok(t, a.Create(t.Context(), "s", MaxValue(100)))
+			s := sequenceOf(t, a, "s", MaxValue(10))
+			_, err := s.Next(t.Context())
+			wantErr(t, err, ErrDefinitionMismatch)
+			m := mem.backend.(*memory)
+			m.mu.Lock()
+			delete(m.items, "s")
+			m.mu.Unlock()
+			time.Sleep(time.Minute)
+			before := faults.count("s")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err = s.Reserve(ctx, 50)
+			wantErr(t, err, ErrInvalidCount, "10 in all")
+			if n := faults.count("s") - before; n > 4 {
+				t.Errorf("%d calls", n)
+			}
+		})
+	})
+}
