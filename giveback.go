@@ -68,7 +68,10 @@ func (t *tail) giveBack(ctx context.Context) error {
 		unuse: t.unuse,
 	}
 	if it.ver != "" {
-		ch.add = totals{issued: t.issued - t.reported, returned: t.n}
+		ch.add = totals{returned: t.n}
+		if t.closed { // otherwise the next lease reports it
+			ch.add.issued = t.issued - t.reported
+		}
 	}
 	d := it.definition()
 	if low := d.minus(t.first, 1); low.IsInt64() && (d.contains(low.Int64()) || it.ver == "") {

@@ -100,7 +100,8 @@ type leased struct {
 	recovered      bool
 	attempts       int64
 	facts          facts
-	reported       int64 // IDs issued, as the totals have it now
+	judged         Definition // with errOversized: what is too small
+	reported       int64      // IDs issued, as the totals have it now
 }
 
 // attempt tries once to lease a block of up to n IDs: one UpdateItem, and a
@@ -135,6 +136,7 @@ func (s *core) attempt(ctx context.Context, f facts, n, most int64) (got leased,
 		if ch == nil {
 			ch, err = s.draft(l, &got.facts, n)
 			if err == nil && !l.blind && uint64(most) > ch.base.definition().size() {
+				got.judged = ch.base.definition()
 				err = errOversized
 			}
 			if err != nil && !l.fresh {
@@ -393,6 +395,11 @@ func (s *core) accept(l *lease, got *leased, ch *change) error {
 		l.forget()
 		return s.corrupt(fmt.Sprintf("a block of %d IDs up to %d lies outside of the bounds %d to %d", ch.n, last, d.Min, d.Max))
 	}
+	// It may be less than before: what a Fill had claimed when it was given up
+	// does not count any more.
+	if got.reported = s.reported; ch.add.leased > 0 { // an adopted item has no totals
+		got.reported = ch.issued
+	}
 	f := &got.facts
 	if !f.known { // made by this lease
 		*f = facts{known: true, def: d, born: it.born, epoch: it.epoch}
@@ -405,7 +412,6 @@ func (s *core) accept(l *lease, got *leased, ch *change) error {
 		l.forget()
 		return s.movedBack("a lease began at or before an ID given out", &item{lastID: new(first.Int64() - d.Increment)}, f.high)
 	}
-	got.reported = max(s.reported, ch.issued)
 	for _, id := range []int64{first.Int64(), last} {
 		if f.least == nil || id < *f.least {
 			f.least = &id

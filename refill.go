@@ -227,6 +227,7 @@ func (s *core) settle(gen int64, began time.Duration, got leased, err error) {
 	}
 	if got.n > 0 {
 		s.a.leased.Store(true)
+		s.reported = got.reported // whatever becomes of the block
 		s.tally.leases++
 		s.tally.leased += got.n
 		if got.recovered {
@@ -254,10 +255,10 @@ func (s *core) settle(gen int64, began time.Duration, got leased, err error) {
 		s.plan.granted(now, now-s.lease.began)
 		s.plan.vary(s.a.opts.rand())
 		s.lease.began = 0
-		s.lease.gen, s.reported = s.gen, got.reported
+		s.lease.gen = s.gen
 		s.learned, s.newest = now, s.lease.item
 	case errors.Is(err, errOversized):
-		s.failOversized(got.facts.def)
+		s.failOversized(got.judged)
 	case permanent(err):
 		s.err, s.tries, s.held = err, 0, now+s.a.opts.errorHold
 		if e, ok := errors.AsType[*DailyLimitError](err); ok {
@@ -309,6 +310,9 @@ func (s *core) stop() {
 func (s *core) hasten() {
 	if s.timer == nil || s.demand() == 0 || !s.patient {
 		return
+	}
+	if s.err == nil && s.wanted == 0 && !s.tried {
+		return // another Warm: nobody waits for an ID
 	}
 	s.patient = false
 	var d time.Duration

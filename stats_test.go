@@ -264,3 +264,70 @@ func TestTheBooksBalance(t *testing.T) {
 		})
 	}
 }
+
+// What the table says was issued by all processes is what this one, the only one,
+// issued by its last report: not twice what it had when it was refreshed, fenced
+// or restarted, and never less than nothing.
+func TestTheTableCountsEachIDIssuedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store, faults := withFaults(Memory(), nil)
+		a := newTest(t, store, createMissing, fixed(100))
+		s := sequenceOf(t, a, "s")
+		check := func(when string, mostMissing int64) {
+			t.Helper()
+			d, st := must(a.Describe(ctx, "s")), s.Stats()
+			if d.Issued > st.Issued || d.Issued < st.Issued-mostMissing {
+				t.Errorf("%s the table has %d issued, and we %d", when, d.Issued, st.Issued)
+			}
+		}
+		draw := func(n int) {
+			for range n {
+				must(s.Next(ctx))
+			}
+		}
+		draw(10)
+		for range 3 {
+			ok(t, a.Refresh(ctx, "s"))
+			draw(10)
+			check("after a refresh", 10)
+		}
+		// A lease that is under way while the sequence is refreshed.
+		draw(95)
+		faults.set(slow(time.Second))
+		var wg sync.WaitGroup
+		wg.Go(func() { draw(100) })
+		time.Sleep(500 * time.Millisecond)
+		faults.set(nil)
+		s.refresh(nil)
+		wg.Wait()
+		draw(101)
+		check("after a lease that nobody used", 101)
+
+		// A Fill that is given up has claimed IDs that nobody got.
+		began := faults.count("s")
+		faults.set(func(_, _ string, call int) fault { return fault{hang: call > began+8} })
+		timeout, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if err := s.Fill(timeout, make([]int64, 5000)); err == nil {
+			t.Fatal("all 5000")
+		}
+		faults.set(nil)
+		if s.Stats().Abandoned.Caller < 500 {
+			t.Fatalf("abandoned %d", s.Stats().Abandoned.Caller)
+		}
+		draw(200) // the next lease corrects what it had reported of them
+		for range 10 {
+			draw(100)
+			check("after a Fill that was given up", 1000)
+		}
+		draw(1050) // so that there is something to give back, which reports the rest
+		check("at the end", 101)
+		ok(t, a.Close(ctx))
+		b := newTest(t, store)
+		d, st := must(b.Describe(ctx, "s")), s.Stats()
+		if d.Issued != st.Issued {
+			t.Errorf("after Close the table has %d issued, and we %d", d.Issued, st.Issued)
+		}
+	})
+}

@@ -231,7 +231,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a caller's cancel ends the refill", file: "waiters.go",
-		old: "s.leave(place)\n\treturn grant{err", new: "s.leave(place)\n\ts.a.cancel()\n\treturn grant{err",
+		old: "s.leave(place)\n\tlast := s.err", new: "s.leave(place)\n\ts.a.cancel()\n\tlast := s.err",
 		hangs: true, tests: "^TestFirstWaiterCancelsAndTheOthersAreServed$",
 	},
 	{
@@ -303,5 +303,50 @@ var mutants = []mutant{
 		name: "a wrong clause given late stops everybody", file: "refill.go",
 		old: "why := merged.disagreesWith(s.seen); why != \"\"", new: "why := merged.disagreesWith(s.seen); false",
 		tests: "^TestAWrongClauseGivenLateHurtsNobodyElse$",
+	},
+	{
+		name: "a caller's context is asked under the lock", file: "waiters.go",
+		old: "ended := ctx.Err() // not under mu: ctx may be anybody's code, or nil\n\ts.mu.Lock()", new: "s.mu.Lock()\n\tended := ctx.Err()",
+		hangs: true, tests: "^TestNoContextIsAskedUnderTheLock$",
+	},
+	{
+		name: "blocks used up behind another are kept", file: "stock.go",
+		old: "b.next.Store(after)", new: "_ = after",
+		tests: "^TestBlocksUsedUpBehindAnotherAreLetGo$",
+	},
+	{
+		name: "a used-up block's cursor goes on", file: "sequence.go",
+		old: "if b.left() == 0 {\n\t\treturn 0, 0", new: "if b.left() < 0 {\n\t\treturn 0, 0",
+		tests: "^TestClaimsOfAUsedUpBlockDoNotMoveItsCursor$",
+	},
+	{
+		name: "the wrong ones are sent away", file: "refill.go",
+		old: "s.failOversized(got.judged)", new: "s.failOversized(got.facts.def)",
+		tests: "^TestOnlyThoseWhoWantTooMuchAreSentAway$",
+	},
+	{
+		name: "what a Fill gave up is taken off again and again", file: "lease.go",
+		old: "got.reported = ch.issued", new: "got.reported = max(s.reported, ch.issued)",
+		tests: "^TestTheTableCountsEachIDIssuedOnce$",
+	},
+	{
+		name: "a lease that is dropped has not reported", file: "refill.go",
+		old: "s.reported = got.reported // whatever becomes of the block", new: "if !stale {\n\t\t\ts.reported = got.reported\n\t\t}",
+		tests: "^TestTheTableCountsEachIDIssuedOnce$",
+	},
+	{
+		name: "a refresh reports what the next lease will", file: "giveback.go",
+		old: "if t.closed { // otherwise", new: "if true { // otherwise",
+		tests: "^TestTheTableCountsEachIDIssuedOnce$",
+	},
+	{
+		name: "a second Warm ends the splay", file: "refill.go",
+		old: "if s.err == nil && s.wanted == 0 && !s.tried {\n\t\treturn", new: "if false {\n\t\treturn",
+		tests: "^TestWarmingTwiceIsNoReasonToHurry$",
+	},
+	{
+		name: "Warm returns with nothing in memory", file: "waiters.go",
+		old: "if taken == b.end {", new: "if n == 0 && w.want > 0 {",
+		tests: "^TestWarmReturnsWhenThereAreIDsAlsoBehindAWaiter$",
 	},
 }
