@@ -5,7 +5,7 @@
 //
 //	seqs, err := ddbseq.Open(ctx, "sequences")
 //	if err != nil { ... }
-//	defer seqs.Close(ctx)
+//	defer seqs.Close(context.Background()) // ctx may have ended by then
 //	id, err := seqs.Next(ctx, "orders") // in place of nextval('orders')
 //
 // An [Allocator] is a process's handle on a table, a [Sequence] one named

@@ -81,7 +81,8 @@ func (b *block) claim(ctx context.Context, slow slowPath) (id int64, err error) 
 // when memory is empty it waits, in order of arrival, until a lease arrives or
 // ctx ends. A caller whose ctx ends gets its error joined with the last error of
 // the store. Errors that need somebody to act (access denied, no such table or
-// sequence, exhausted, ...) are returned at once to those who would wait.
+// sequence, exhausted, paused, ...) are returned at once to those who would wait,
+// and for a second after to whoever comes, without another look.
 func (s *Sequence) Next(ctx context.Context) (int64, error) { return s.cur.Load().claim(ctx, next) }
 
 // next is the slow path of Next: the claim i on b reached the soft limit.

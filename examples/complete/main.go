@@ -3,8 +3,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/ddbseq/ddbseq"
 )
@@ -15,12 +17,16 @@ func main() {
 	}
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // calls wait for a table out of reach as long as ctx lets them
+	defer cancel()
 	seqs, err := ddbseq.Open(ctx, "sequences") // credentials and region as the AWS CLI finds them
 	if err != nil {
 		return err
 	}
-	defer seqs.Close(ctx)
+	defer func() { // gives back what is left; ctx may have ended by then
+		err = errors.Join(err, seqs.Close(context.Background()))
+	}()
 
 	if err := seqs.Create(ctx, "orders", ddbseq.StartWith(1000)); err != nil { // once; again is fine
 		return err

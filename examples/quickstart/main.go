@@ -33,7 +33,7 @@ func main() {
 func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	n := flags.Int("n", 10, "how many IDs to print")
-	name := flags.String("name", "orders", "name of the sequence")
+	name := flags.String("name", "quickstart", "name of the sequence")
 	table := flags.String("table", "", "DynamoDB table (default: a store in memory)")
 	endpoint := flags.String("endpoint", "", "URL of a DynamoDB-compatible server (default: AWS)")
 	region := flags.String("region", "", "AWS region (default: that of the environment)")
