@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -373,8 +374,23 @@ func (a *Allocator) enqueue(s *core) {
 	if s.lease.timeouts > 0 { // no refill is under way that would own it
 		to = &q.slow
 	}
-	heap.Push(to, dueRefill{s: s, left: s.timeLeft(), turn: q.turn})
+	s.left = s.timeLeft()
+	heap.Push(to, dueRefill{s: s, left: s.left, turn: q.turn})
 	a.dispatch()
+}
+
+// prefer brings s to the front if it is in the queue: somebody waits now.
+// requires s.mu
+func (a *Allocator) prefer(s *core) {
+	q := &a.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, h := range []*dueHeap{&q.due, &q.slow} {
+		if i := slices.IndexFunc(*h, func(d dueRefill) bool { return d.s == s }); i >= 0 {
+			(*h)[i].left = 0
+			heap.Fix(h, i)
+		}
+	}
 }
 
 // pop takes out what comes next, nil if nothing may run now. requires mu

@@ -271,34 +271,39 @@ func TestAThrottledRefillThatHasTimeTakesItAtOnce(t *testing.T) {
 }
 
 func TestWhoWaitsGoesBeforeRefillsOfOtherSequences(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, f := withFaults(Memory(), nil)
-		a := newTest(t, store, createMissing, seeded(1), func(o *Options) { o.MaxParallel, o.MinBlock, o.MaxBlock = 1, 10, 10 })
-		var order []string
-		for _, name := range []string{"holds the place", "a1", "a2", "a3"} {
-			ok(t, a.Warm(t.Context(), name))
-		}
-		f.set(func(op, key string, _ int) fault {
-			if op == "UpdateItem" {
-				order = append(order, key)
-			}
-			return fault{delay: time.Second}
+	// Also when the refill was put into the queue before anybody waited for it.
+	for _, waits := range []string{"not there yet", "a3"} {
+		t.Run(waits, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, f := withFaults(Memory(), nil)
+				a := newTest(t, store, createMissing, seeded(1), func(o *Options) { o.MaxParallel, o.MinBlock, o.MaxBlock = 1, 10, 10 })
+				var order []string
+				names := []string{"holds the place", "a1", "a2", "a3"}
+				for _, name := range names {
+					ok(t, a.Warm(t.Context(), name))
+				}
+				f.set(func(op, key string, _ int) fault {
+					if op == "UpdateItem" {
+						order = append(order, key)
+					}
+					return fault{delay: time.Second}
+				})
+				for _, name := range names {
+					for range 9 { // below the threshold, not empty
+						must(a.Next(t.Context(), name))
+					}
+					synctest.Wait()
+				}
+				_, _ = sequenceOf(t, a, waits).TryNext() // the last one in memory
+				must(a.Next(t.Context(), waits))
+				synctest.Wait()
+				f.set(nil)
+				if want := []string{"holds the place", waits}; !slices.Equal(order[:2], want) {
+					t.Errorf("leased in the order %q, want %q first", order, want)
+				}
+			})
 		})
-		for _, name := range []string{"holds the place", "a1", "a2", "a3"} {
-			for range 9 { // below the threshold, not empty
-				must(a.Next(t.Context(), name))
-			}
-			synctest.Wait()
-		}
-		if _, err := a.Next(t.Context(), "waits"); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		f.set(nil)
-		if want := []string{"holds the place", "waits"}; !slices.Equal(order[:2], want) {
-			t.Errorf("leased in the order %q, want %q first", order, want)
-		}
-	})
+	}
 }
 
 func TestWhoComesIsNotKeptWaitingForPatience(t *testing.T) {

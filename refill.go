@@ -305,10 +305,17 @@ func (s *core) stop() {
 }
 
 // hasten brings a refill forward that had time until somebody came to wait: to
-// now if it was only spread out, and into the delay of those who wait if it
-// failed before. requires mu
+// the front if it is in the queue, to now if it was only spread out, and into the
+// delay of those who wait if it failed before. requires mu
 func (s *core) hasten() {
-	if s.timer == nil || s.demand() == 0 || !s.patient {
+	if s.demand() == 0 {
+		return
+	}
+	if s.timer == nil && s.left > 0 { // once is enough
+		s.left = 0
+		s.a.prefer(s)
+	}
+	if s.timer == nil || !s.patient {
 		return
 	}
 	if s.err == nil && s.wanted == 0 && !s.tried {

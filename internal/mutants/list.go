@@ -349,4 +349,9 @@ var mutants = []mutant{
 		old: "if taken == b.end {", new: "if n == 0 && w.want > 0 {",
 		tests: "^TestWarmReturnsWhenThereAreIDsAlsoBehindAWaiter$",
 	},
+	{
+		name: "who comes to wait stays behind in the queue", file: "refill.go",
+		old: "s.a.prefer(s)", new: "_ = s",
+		tests: "^TestWhoWaitsGoesBeforeRefillsOfOtherSequences$",
+	},
 }
