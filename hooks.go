@@ -70,7 +70,7 @@ func outcomeOf(got leased, err error) Outcome {
 		return OutcomeOK
 	case errors.Is(err, ErrThrottled):
 		return OutcomeThrottled
-	case permanent(err) || errors.Is(err, errOversized):
+	case permanent(err) || errors.Is(err, errShort):
 		return OutcomeRefused
 	}
 	return OutcomeFailed

@@ -100,8 +100,8 @@ type leased struct {
 	recovered      bool
 	attempts       int64
 	facts          facts
-	judged         Definition // with errOversized: what is too small
-	reported       int64      // IDs issued, as the totals have it now
+	short          *shortage // with errShort
+	reported       int64     // IDs issued, as the totals have it now
 }
 
 // attempt tries once to lease a block of up to n IDs: one UpdateItem, and a
@@ -112,8 +112,9 @@ type leased struct {
 // token and count again, until an answer settles it. Either it is applied now,
 // or the item says that it was before, with the block in at and n.
 //
-// most is the largest number of IDs that one caller waits for.
-func (s *core) attempt(ctx context.Context, f facts, n, most int64) (got leased, err error) {
+// want is the largest number of IDs that one caller waits for, and total the
+// largest that one asked for.
+func (s *core) attempt(ctx context.Context, f facts, n, want, total int64) (got leased, err error) {
 	got.facts = f
 	l := &s.lease
 	hurried := false
@@ -135,9 +136,10 @@ func (s *core) attempt(ctx context.Context, f facts, n, most int64) (got leased,
 		ch := l.open
 		if ch == nil {
 			ch, err = s.draft(l, &got.facts, n)
-			if err == nil && !l.blind && uint64(most) > ch.base.definition().size() {
-				got.judged = ch.base.definition()
-				err = errOversized
+			if err == nil && !l.blind {
+				if got.short = s.shortage(ch, want, total); got.short != nil {
+					err = errShort
+				}
 			}
 			if err != nil && !l.fresh {
 				l.forget() // it may have changed since
@@ -219,9 +221,37 @@ func worthHurry(err error) bool {
 
 func asLeaseError(err error) (*LeaseError, bool) { return errors.AsType[*LeaseError](err) }
 
-// errOversized is the verdict on a lease for somebody who wants more IDs than
-// there are.
-var errOversized = errors.New("ddbseq: more IDs wanted than there are")
+// errShort is the verdict on a lease for somebody who wants more IDs than can be
+// had: a lease of fewer would use them up and then fail.
+var errShort = errors.New("ddbseq: more IDs wanted than there are")
+
+// A shortage is how many IDs a caller may want at the most.
+type shortage struct {
+	most   uint64
+	all    bool                // that the caller asked for, and not only what it still lacks
+	reason func(n int64) error // for n IDs
+}
+
+// shortage returns what stands in the way of a caller who wants, or has asked for,
+// so many IDs when ch leases, nil if nothing does.
+func (s *core) shortage(ch *change, want, total int64) *shortage {
+	it := ch.base
+	d := it.definition()
+	if size := d.size(); uint64(max(want, total)) > size {
+		return &shortage{most: size, all: true, reason: func(n int64) error { return s.tooMany(n, d) }}
+	}
+	if room := it.room(); !d.Cycle && uint64(want) > room {
+		return &shortage{most: room, reason: func(n int64) error {
+			return fmt.Errorf("%w; %d IDs are left and %d were wanted", s.exhausted(it), room, n)
+		}}
+	}
+	if left, e := it.leftToday(ch.limit); e != nil && want > left {
+		return &shortage{most: uint64(left), reason: func(n int64) error {
+			return fmt.Errorf("%w; %d are left and %d were wanted", s.limited(e), left, n)
+		}}
+	}
+	return nil
+}
 
 // draft makes the change that leases up to n IDs from the item as known, or
 // says why there can be none.

@@ -32,8 +32,7 @@ func (e *DailyLimitError) Is(target error) bool { return target == ErrDailyLimit
 // in the write that leases: callers who find memory empty when it is used up get
 // [ErrDailyLimit] until the day ends. The day is that of the store's clock, in
 // UTC unless [DailyLimitZone] says otherwise. A Fill or a Reserve of more than is
-// left of the day uses it up before it fails: a Reserve leaves it in the memory of
-// its process, a Fill has abandoned it. Defaults to none.
+// left of the day gets it at once, and leases nothing. Defaults to none.
 func DailyLimit(n int64) Clause { return func(c *clauses) { c.daily = &n } }
 
 // NoDailyLimit takes a daily limit away.
@@ -186,6 +185,21 @@ func (it *item) limitFor(n int64, now time.Time) (*dayLimit, int64, error) {
 	}
 	l.n = min(n, left)
 	return l, l.n, nil
+}
+
+// leftToday returns how many IDs l leaves for today, and the error of who wants
+// more, nil if there is no limit.
+func (it *item) leftToday(l *dayLimit) (left int64, e *DailyLimitError) {
+	limit := it.said().limit(dailyLimit{})
+	zone, err := limit.location()
+	if l == nil || l.max == 0 || err != nil {
+		return 0, nil
+	}
+	used := it.used
+	if l.roll {
+		used = 0
+	}
+	return l.max - used, &DailyLimitError{Limit: l.max, Used: used, ResetAt: dayEnds(l.day, zone)}
 }
 
 // newDay returns the change that begins a new day in it, as a lease of n IDs has

@@ -167,10 +167,10 @@ func (s *core) refill() {
 	now := s.a.now()
 	s.plan.observe(now, s.issued())
 	n := s.plan.plan(now, stock, s.demand()).lease
-	var most, whole int64
+	var want, total, whole int64
 	for place := s.waiters.Front(); place != nil; place = place.Next() {
 		w := place.Value.(waiter)
-		most = max(most, w.want, w.total)
+		want, total = max(want, w.want), max(total, w.total)
 		if w.whole {
 			whole = max(whole, w.want)
 		}
@@ -189,7 +189,7 @@ func (s *core) refill() {
 	known, mandatory := s.facts, s.demand() > 0
 	s.mu.Unlock()
 
-	got, err := s.attempt(s.a.ctx, known, n, most)
+	got, err := s.attempt(s.a.ctx, known, n, want, total)
 
 	s.mu.Lock()
 	if !s.closed || err == nil { // what Close cut off failed for no other reason
@@ -257,8 +257,8 @@ func (s *core) settle(gen int64, began time.Duration, got leased, err error) {
 		s.lease.began = 0
 		s.lease.gen = s.gen
 		s.learned, s.newest = now, s.lease.item
-	case errors.Is(err, errOversized):
-		s.failOversized(got.judged)
+	case errors.Is(err, errShort):
+		s.failShort(got.short)
 	case permanent(err):
 		s.err, s.tries, s.held = err, 0, now+s.a.opts.errorHold
 		if e, ok := errors.AsType[*DailyLimitError](err); ok {

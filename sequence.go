@@ -233,7 +233,8 @@ func (b Block) All() iter.Seq[int64] {
 // direction of the sequence; among concurrent and later calls they have no place: Next may
 // still return smaller IDs from blocks leased before. Reserve waits as Next
 // does. n < 1, or more than the sequence has in all, is refused with
-// ErrInvalidCount.
+// ErrInvalidCount, and more than is left of it or of its day with ErrExhausted or
+// ErrDailyLimit; nothing is leased for it then.
 func (s *Sequence) Reserve(ctx context.Context, n int64) (Block, error) {
 	if err := s.countable(n); err != nil {
 		return Block{}, err

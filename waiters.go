@@ -162,16 +162,20 @@ func (s *core) fail(err error) {
 	}
 }
 
-// failOversized sends those away who want more at once than there is in all: of
-// a CYCLE sequence they would wait for ever, and of another one they would use
-// it up for nothing. requires mu
-func (s *core) failOversized(d Definition) {
+// failShort sends those away who want more at once than can be had: of a CYCLE
+// sequence they would wait for ever, and of another one, or of a day with a limit,
+// they would use it up for nothing. requires mu
+func (s *core) failShort(short *shortage) {
 	for place := s.waiters.Front(); place != nil; {
 		w, this := place.Value.(waiter), place
 		place = place.Next()
-		if most := max(w.want, w.total); uint64(most) > d.size() {
+		n := w.want
+		if short.all {
+			n = max(n, w.total)
+		}
+		if uint64(n) > short.most {
 			s.leave(this)
-			w.ch <- grant{err: s.tooMany(most, d)}
+			w.ch <- grant{err: short.reason(n)}
 		}
 	}
 }

@@ -349,3 +349,65 @@ func TestOnlyThoseWhoWantTooMuchAreSentAway(t *testing.T) {
 		})
 	})
 }
+
+// Who wants more than is left of a day or of a sequence cannot have it: nothing
+// may be used up for them, and who waits beside gets what there is.
+func TestNothingIsUsedUpForWhoCannotBeServed(t *testing.T) {
+	for name, c := range map[string]struct {
+		clause Clause
+		kind   error
+	}{"a day": {DailyLimit(100), ErrDailyLimit}, "a sequence": {MaxValue(100), ErrExhausted}} {
+		for what, call := range map[string]func(*Sequence, int) error{
+			"reserve": func(s *Sequence, n int) error { _, err := s.Reserve(context.Background(), int64(n)); return err },
+			"fill":    func(s *Sequence, n int) error { return s.Fill(context.Background(), make([]int64, n)) },
+		} {
+			for _, st := range stores() {
+				t.Run(name+" "+what+" "+st.name, func(t *testing.T) {
+					store := st.open(t)
+					a := newTest(t, store, fixed(10))
+					ok(t, a.Create(t.Context(), "s", c.clause))
+					s, leased := sequenceOf(t, a, "s"), func() int64 { return must(a.Describe(t.Context(), "s")).Leased }
+					if c.kind == ErrDailyLimit {
+						err := call(s, 101)
+						wantErr(t, err, ErrDailyLimit, `"s"`, "100 are left and 101 were wanted")
+						if e, ok := errors.AsType[*DailyLimitError](err); !ok || e.Limit != 100 || e.Sequence != "s" || e.ResetAt.IsZero() {
+							t.Errorf("%+v", e)
+						}
+					}
+					if n := leased(); n != 0 {
+						t.Fatalf("%d were leased for nothing", n)
+					}
+					ok(t, call(s, 90))
+					if n := leased(); n != 90 {
+						t.Fatalf("leased %d, want 90", n)
+					}
+					wantErr(t, call(s, 11), c.kind, `"s"`, "10", "11")
+					if n := leased(); n != 90 {
+						t.Errorf("leased %d for nothing", n-90)
+					}
+					for id := int64(91); id <= 100; id++ {
+						if got := must(s.Next(t.Context())); got != id {
+							t.Fatalf("got %d, want %d", got, id)
+						}
+					}
+					_, err := s.Next(t.Context())
+					wantErr(t, err, c.kind, `"s"`)
+				})
+			}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		store, _ := withFaults(Memory(), slow(time.Second))
+		a := newTest(t, store, createMissing, fixed(10))
+		s := sequenceOf(t, a, "s", DailyLimit(100))
+		must(s.Next(t.Context())) // the item is known
+		ok(t, s.Fill(t.Context(), make([]int64, 9)))
+		var wg sync.WaitGroup
+		wg.Go(func() { must(s.Reserve(t.Context(), 40)) })
+		wg.Go(func() { ok(t, s.Fill(t.Context(), make([]int64, 40))) })
+		synctest.Wait()
+		_, err := s.Reserve(t.Context(), 95)
+		wantErr(t, err, ErrDailyLimit)
+		wg.Wait()
+	})
+}

@@ -321,7 +321,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the wrong ones are sent away", file: "refill.go",
-		old: "s.failOversized(got.judged)", new: "s.failOversized(got.facts.def)",
+		old: "s.failShort(got.short)", new: "size := got.facts.def.size()\n\t\tgot.short.most = size\n\t\ts.failShort(got.short)",
 		tests: "^TestOnlyThoseWhoWantTooMuchAreSentAway$",
 	},
 	{
@@ -353,5 +353,10 @@ var mutants = []mutant{
 		name: "who comes to wait stays behind in the queue", file: "refill.go",
 		old: "s.a.prefer(s)", new: "_ = s",
 		tests: "^TestWhoWaitsGoesBeforeRefillsOfOtherSequences$",
+	},
+	{
+		name: "what is left of a day is used up for nothing", file: "lease.go",
+		old: "e != nil && want > left", new: "e != nil && want < 0",
+		tests: "^TestNothingIsUsedUpForWhoCannotBeServed$",
 	},
 }
