@@ -190,16 +190,18 @@ func (it *item) limitFor(n int64, now time.Time) (*dayLimit, int64, error) {
 // leftToday returns how many IDs l leaves for today, and the error of who wants
 // more, nil if there is no limit.
 func (it *item) leftToday(l *dayLimit) (left int64, e *DailyLimitError) {
-	limit := it.said().limit(dailyLimit{})
-	zone, err := limit.location()
-	if l == nil || l.max == 0 || err != nil {
+	if l == nil || l.max == 0 {
 		return 0, nil
 	}
 	used := it.used
 	if l.roll {
 		used = 0
 	}
-	return l.max - used, &DailyLimitError{Limit: l.max, Used: used, ResetAt: dayEnds(l.day, zone)}
+	e = &DailyLimitError{Limit: l.max, Used: used}
+	if zone, err := it.said().limit(dailyLimit{}).location(); err == nil { // as l was made with it
+		e.ResetAt = dayEnds(l.day, zone)
+	}
+	return l.max - used, e
 }
 
 // newDay returns the change that begins a new day in it, as a lease of n IDs has

@@ -230,9 +230,9 @@ func (b Block) All() iter.Seq[int64] {
 
 // Reserve returns n consecutive IDs. They come from one block in memory if one
 // has as many left, otherwise they are leased for this call. Inside they go in the
-// direction of the sequence; among concurrent and later calls they have no place: Next may
-// still return smaller IDs from blocks leased before. Reserve waits as Next
-// does. n < 1, or more than the sequence has in all, is refused with
+// direction of the sequence; among concurrent and later calls they have no place:
+// Next may still return smaller IDs from blocks leased before. Reserve waits as
+// Next does. n < 1, or more than the sequence has in all, is refused with
 // ErrInvalidCount, and more than is left of it or of its day with ErrExhausted or
 // ErrDailyLimit; nothing is leased for it then.
 func (s *Sequence) Reserve(ctx context.Context, n int64) (Block, error) {

@@ -225,8 +225,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a lock is held across a store call", file: "refill.go",
-		old:   "s.demand() > 0\n\ts.mu.Unlock()\n\n\tgot, err := s.attempt(s.a.ctx, known, n, most)\n\n\ts.mu.Lock()\n",
-		new:   "s.demand() > 0\n\n\tgot, err := s.attempt(s.a.ctx, known, n, most)\n\n",
+		old:   "s.demand() > 0\n\ts.mu.Unlock()\n\n\tgot, err := s.attempt(s.a.ctx, known, n, want, total)\n\n\ts.mu.Lock()\n",
+		new:   "s.demand() > 0\n\n\tgot, err := s.attempt(s.a.ctx, known, n, want, total)\n\n",
 		hangs: true, tests: "^TestNobodyWaitsWhileABlockIsLeft$",
 	},
 	{
