@@ -44,7 +44,7 @@ func run(args []string) error {
 	case *child != "":
 		return makeIDs(*child, *n)
 	case *instructions:
-		return countInstructions(os.Stdout)
+		return countInstructions(os.Stdout, *quick)
 	case *system:
 		d := time.Minute
 		if *quick {
