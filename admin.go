@@ -378,7 +378,7 @@ func (a *Allocator) retuned(name string, it *item) {
 	if s := a.known(name); s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.held, s.seen = 0, it
+		s.held = 0
 		s.retune(it.tune)
 	}
 }
@@ -422,6 +422,11 @@ func (a *Allocator) administer(ctx context.Context, name string, plan func(*item
 	if err != nil && a.open() != nil {
 		return nil, fmt.Errorf("%w: %w", a.closedError(), err)
 	}
+	if s := a.known(name); s != nil && err == nil && it != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.seen = it
+	}
 	return it, err
 }
 
@@ -435,6 +440,7 @@ func (a *Allocator) carry(ctx context.Context, name string, known *item, plan fu
 	it, read := known, known != nil
 	var ch *change
 	open := false // an attempt of ch may have been applied
+	logged := false
 	for tries := 0; ; {
 		err := func() error {
 			ctx, cancel := context.WithTimeout(ctx, a.opts.AttemptTimeout)
@@ -482,7 +488,8 @@ func (a *Allocator) carry(ctx context.Context, name string, known *item, plan fu
 		}
 		le, ok := asLeaseError(err)
 		open = open || ok && le.MaybeApplied && ch != nil
-		if l := a.logger(slog.LevelWarn); l != nil && tries == 0 {
+		if l := a.logger(slog.LevelWarn); l != nil && !logged {
+			logged = true
 			l.LogAttrs(ctx, slog.LevelWarn, "ddbseq: call failed, trying again",
 				slog.String("sequence", name), slog.String("table", a.store.table()), slog.Any("error", err))
 		}

@@ -462,3 +462,31 @@ func TestAForeignProgramThatAddsOneOverlapsWithNothing(t *testing.T) {
 		})
 	}
 }
+
+// A lease that was under way does not make this process forget what it has
+// altered meanwhile.
+func TestALeaseUnderWayDoesNotHideAnAlter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, f := withFaults(Memory(), nil)
+		a := newTest(t, store, createMissing, fixed(10), func(o *Options) { o.Runway = 0 })
+		s := sequenceOf(t, a, "s")
+		for range 10 {
+			must(s.Next(t.Context()))
+		}
+		n := f.count("s")
+		f.set(func(_, _ string, call int) fault {
+			if call == n+1 {
+				return fault{delay: time.Second, err: transient()}
+			}
+			return fault{}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		go func() { _, _ = s.Next(ctx) }()
+		synctest.Wait()
+		ok(t, a.Alter(t.Context(), "s", MaxValue(500)))
+		time.Sleep(10 * time.Second)
+		_, err := a.Sequence("s", MaxValue(500))
+		ok(t, err)
+	})
+}

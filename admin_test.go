@@ -166,6 +166,32 @@ func TestAnAdministrativeCallThatCannotEvenReadChangesNothing(t *testing.T) {
 	}
 }
 
+// The first failure is logged, also behind a change of somebody else's.
+func TestTheFirstFailureIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		m := Memory()
+		store, f := withFaults(m, nil)
+		a := newTest(t, store, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		b := newTest(t, m)
+		ok(t, a.Create(t.Context(), "s"))
+		n := f.count("s")
+		f.set(func(_, _ string, call int) fault {
+			if call == n+2 { // between its reading and its writing
+				ok(t, b.Alter(t.Context(), "s", MaxValue(1000)))
+			}
+			if call > n+2 && call < n+6 {
+				return fault{err: transient()}
+			}
+			return fault{}
+		})
+		ok(t, a.Alter(t.Context(), "s", Cycle()))
+		if n := strings.Count(log.String(), "call failed, trying again"); n != 1 {
+			t.Errorf("the log has it %d times: %s", n, &log)
+		}
+	})
+}
+
 func TestOfConcurrentCreatesOneDefinitionWins(t *testing.T) {
 	for _, st := range stores() {
 		t.Run(st.name, func(t *testing.T) {

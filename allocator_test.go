@@ -360,7 +360,25 @@ func TestAWrongClauseGivenLateHurtsNobodyElse(t *testing.T) {
 	}
 	ok(t, a.Alter(ctx, "s", DailyLimit(100)))
 	sequenceOf(t, a, "s", DailyLimit(100)) // as this process has just set it
-	ok(t, newTest(t, m, fixed(2)).Alter(ctx, "s", NoMaxValue()))
+	b := newTest(t, m, fixed(2))
+	for i, look := range []func() error{
+		func() error { return a.Refresh(ctx, "s") }, func() error { return a.Create(ctx, "s", MinValue(1)) },
+		func() error { _, err := a.Describe(ctx, "s"); return err },
+	} {
+		// What was altered elsewhere does not agree until this process has looked.
+		c := newTest(t, m, fixed(2))
+		other := sequenceOf(t, c, "s")
+		must(other.Next(ctx))
+		ok(t, b.Alter(ctx, "s", MaxValue(int64(1001+i))))
+		_, err := c.Sequence("s", MaxValue(int64(1001+i)))
+		wantErr(t, err, ErrDefinitionMismatch, "Refresh looks again")
+		a, c = c, a // look is of the one that has not seen it
+		ok(t, look())
+		a, c = c, a
+		_, err = c.Sequence("s", MaxValue(int64(1001+i)))
+		ok(t, err)
+	}
+	ok(t, b.Alter(ctx, "s", NoMaxValue()))
 	must(s.Next(ctx)) // the block it has
 	_, err := s.Next(ctx)
 	wantErr(t, err, ErrDefinitionMismatch, "MAXVALUE is 1000 in the code")

@@ -201,8 +201,8 @@ func (s *core) refill() {
 	var newDay *change
 	if !s.closed {
 		s.look()
-		if err == nil {
-			newDay = s.seen.newDay(got.n, s.a.store.clock())
+		if it := s.lease.item; err == nil && it != nil {
+			newDay = it.newDay(got.n, s.a.store.clock())
 		}
 	}
 	s.mu.Unlock()
@@ -236,7 +236,9 @@ func (s *core) settle(gen int64, began time.Duration, got leased, err error) {
 	}
 	if s.lease.item != nil {
 		s.retune(s.lease.item.tune)
-		s.seen = s.lease.item
+		if !stale { // otherwise it may be older than what this process has made of it
+			s.seen = s.lease.item
+		}
 	}
 	switch {
 	case stale:
@@ -384,9 +386,7 @@ func (s *core) refresh(changed *item) *tail {
 		return nil
 	}
 	s.gen++
-	if s.changed = changed; changed != nil {
-		s.seen = changed
-	}
+	s.changed = changed
 	s.held, s.learned = 0, 0
 	t := s.empty()
 	s.tally.abandoned.Refresh += t.dropped
@@ -458,7 +458,7 @@ func (s *core) reconfigure(cfg sequenceConfig, z Sizing) error {
 		// It is in use: what does not agree is refused to whoever says it, and must
 		// not stop the others.
 		if why := merged.disagreesWith(s.seen); why != "" {
-			return s.a.mismatch(s.name, why+" as this process saw it last")
+			return s.a.mismatch(s.name, why+" as this process saw it last (Refresh looks again)")
 		}
 	}
 	s.code = &merged

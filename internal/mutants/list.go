@@ -359,4 +359,9 @@ var mutants = []mutant{
 		old: "e != nil && want > left", new: "e != nil && want < 0",
 		tests: "^TestNothingIsUsedUpForWhoCannotBeServed$",
 	},
+	{
+		name: "a lease under way hides what was altered meanwhile", file: "refill.go",
+		old: "if !stale { // otherwise it may be older", new: "if true { // otherwise it may be older",
+		tests: "^TestALeaseUnderWayDoesNotHideAnAlter$",
+	},
 }
